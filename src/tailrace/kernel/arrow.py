@@ -1,0 +1,271 @@
+"""Batches to and from Arrow record batches: pyarrow on one side, plain buffers on the other.
+
+pyarrow is imported on first use; it comes with the extra `arrow`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace import kernel
+from tailrace.kernel.layout import MAX_OFFSET, NONE, too_many
+from tailrace.kernel.shapes import (
+    Binary,
+    BinaryOut,
+    HeaderLists,
+    HeadersOut,
+    Integers,
+    Outputs,
+    Rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from typing_extensions import Buffer
+
+COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
+_MAX_BYTES: Final = (1 << 31) - 1  # what 32-bit offsets can address
+
+
+def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
+    """The schema of `decode_arrow`'s result."""
+    pa = _pyarrow()
+    header = pa.struct(
+        [
+            pa.field("key", pa.string(), nullable=False),
+            pa.field("value", pa.binary(), nullable=False),
+        ]
+    )
+    fields = {
+        "offset": pa.field("offset", pa.int64(), nullable=False),
+        "timestamp": pa.field("timestamp", pa.int64(), nullable=False),
+        "key": pa.field("key", pa.binary()),
+        "value": pa.field("value", pa.binary()),
+        "headers": pa.field("headers", pa.list_(pa.field("item", header, nullable=False))),
+    }
+    unknown = [name for name in columns if name not in fields]
+    if unknown:
+        raise ValueError(f"no such column: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+    return pa.schema([fields[name] for name in columns])
+
+
+def decode_arrow(
+    buf: Buffer,
+    start: int,
+    stop: int,
+    first: int = 0,
+    last: int = MAX_OFFSET,
+    columns: Sequence[str] = COLUMNS,
+) -> pa.RecordBatch:
+    """The records of a checked region with `first <= offset < last`, only the columns asked for.
+
+    A record without headers has an empty list; header names that are not UTF-8 get U+FFFD.
+    """
+    pa = _pyarrow()
+    wanted = schema(columns)
+    region = kernel.inflate(buf, start, stop)
+    size = memoryview(region).nbytes
+    sizes = kernel.columns.measure_columns(region, 0, size, first, last)
+    largest = max(sizes.key_bytes, sizes.value_bytes, sizes.name_bytes, sizes.header_bytes)
+    if largest > _MAX_BYTES:
+        raise ValueError(
+            f"a column of these records has {largest} bytes and Arrow's binary type can hold "
+            f"{_MAX_BYTES}; pass fewer batches"
+        )
+    rows = sizes.rows
+    names = set(columns)
+    offset = pa.allocate_buffer(8 * rows) if "offset" in names else None
+    timestamp = pa.allocate_buffer(8 * rows) if "timestamp" in names else None
+    key = _allocate(rows, sizes.null_keys, sizes.key_bytes) if "key" in names else None
+    value = _allocate(rows, sizes.null_values, sizes.value_bytes) if "value" in names else None
+    headers = None
+    if "headers" in names:
+        headers = HeadersOut(
+            pa.allocate_buffer(4 * (rows + 1)),
+            _allocate(sizes.headers, 0, sizes.name_bytes),
+            _allocate(sizes.headers, 0, sizes.header_bytes),
+        )
+    outputs = Outputs(offset, timestamp, key, value, headers)
+    kernel.columns.fill_columns(region, 0, size, first, last, outputs)
+
+    arrays: dict[str, Any] = {}
+    if offset is not None:
+        arrays["offset"] = pa.Array.from_buffers(pa.int64(), rows, [None, offset], 0)
+    if timestamp is not None:
+        arrays["timestamp"] = pa.Array.from_buffers(pa.int64(), rows, [None, timestamp], 0)
+    if key is not None:
+        arrays["key"] = _binary_array(rows, sizes.null_keys, key)
+    if value is not None:
+        arrays["value"] = _binary_array(rows, sizes.null_values, value)
+    if headers is not None:
+        item = wanted.field("headers").type
+        children = [
+            _as_text(_binary_array(sizes.headers, 0, headers.names)),
+            _binary_array(sizes.headers, 0, headers.values),
+        ]
+        pairs = pa.Array.from_buffers(item.value_type, sizes.headers, [None], 0, 0, children)
+        arrays["headers"] = pa.Array.from_buffers(
+            item, rows, [None, headers.offsets], 0, 0, [pairs]
+        )
+    if not arrays:  # a count is an answer, too
+        return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
+    return pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=wanted)
+
+
+def encode_arrow(
+    batch: pa.RecordBatch, now_ms: int, codec: int = NONE, start: int = 0, stop: int | None = None
+) -> kernel.Draft:
+    """One batch of the rows [start, stop).
+
+    Column `value` is required, `key`, `timestamp` and `headers` are optional, `offset` is ignored
+    (the log gives offsets), others are refused. A null timestamp is `now_ms`.
+    """
+    if stop is None:
+        stop = batch.num_rows
+    if not 0 <= start <= stop <= batch.num_rows:
+        raise ValueError(f"[{start}, {stop}) is not a range of {batch.num_rows} rows")
+    if start == stop:
+        raise too_many(0)
+    rows = _rows(batch.slice(start, stop - start))
+    return kernel.columns.encode_columns(rows, now_ms, codec)
+
+
+def plan_batches(batch: pa.RecordBatch, max_records: int, max_bytes: int) -> list[tuple[int, int]]:
+    """The ranges of rows to pass to `encode_arrow` so that each batch is within the limits."""
+    return kernel.columns.split_rows(_rows(batch), max_records, max_bytes)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow  # noqa: PLC0415 (an extra, and slow to import)
+    except ImportError as error:
+        raise ImportError("this needs pyarrow: pip install 'tailrace[arrow]'") from error
+    return pyarrow
+
+
+# Arrow to buffers
+
+
+def _rows(batch: pa.RecordBatch) -> Rows:
+    pa = _pyarrow()
+    names = batch.schema.names
+    for name in names:
+        if name not in COLUMNS or names.count(name) > 1:
+            raise ValueError(
+                f"column {name!r} is unknown or repeated; the columns may be {', '.join(COLUMNS)}"
+            )
+    if "value" not in names:
+        raise ValueError(f"column 'value' is missing; there are {', '.join(names) or 'none'}")
+    columns = dict(zip(names, batch.columns, strict=True))
+    return Rows(
+        batch.num_rows,
+        _binary(columns["value"], "value"),
+        _binary(columns["key"], "key") if "key" in names else None,
+        _integers(pa, columns["timestamp"]) if "timestamp" in names else None,
+        _header_lists(pa, columns["headers"]) if "headers" in names else None,
+    )
+
+
+def _cast(array: pa.Array, wanted: pa.DataType, name: str, safe: bool = True) -> pa.Array:
+    pa = _pyarrow()
+    try:
+        return array if array.type.equals(wanted) else array.cast(wanted, safe=safe)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise TypeError(f"column {name!r} of type {array.type} is not {wanted}: {error}") from None
+
+
+def _buffer(buffer: pa.Buffer | None) -> Buffer:
+    return b"" if buffer is None else buffer
+
+
+def _binary(array: pa.Array, name: str) -> Binary:
+    pa = _pyarrow()
+    types = pa.types
+    if not (types.is_null(array.type) or _is_bytes(types, array.type)):
+        raise TypeError(f"column {name!r} must be binary or string, not {array.type}")
+    array = _cast(array, pa.large_binary(), name)
+    validity, offsets, data = array.buffers()
+    if array.null_count == 0:
+        validity = None
+    return Binary(len(array), array.offset, validity, _buffer(offsets), _buffer(data))
+
+
+def _is_bytes(types: Any, kind: pa.DataType) -> bool:
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_string_view(kind)
+    )
+
+
+def _integers(pa: Any, array: pa.Array) -> Integers:
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        # Milliseconds are the format's resolution: finer ones are cut off.
+        array = _cast(array, pa.timestamp("ms", kind.tz), "timestamp", safe=False)
+    elif not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise TypeError(f"column 'timestamp' must be int64 milliseconds or timestamp, not {kind}")
+    array = _cast(array, pa.int64(), "timestamp")
+    validity, data = array.buffers()
+    if array.null_count == 0:
+        validity = None
+    return Integers(len(array), array.offset, validity, _buffer(data))
+
+
+def _header_lists(pa: Any, array: pa.Array) -> HeaderLists | None:
+    kind = array.type
+    types = pa.types
+    if types.is_null(kind):
+        return None
+    if types.is_map(kind):
+        fields = [0, 1]
+    elif (types.is_list(kind) or types.is_large_list(kind)) and types.is_struct(kind.value_type):
+        fields = [kind.value_type.get_field_index(name) for name in ("key", "value")]
+    else:
+        fields = [-1]
+    if -1 in fields:
+        raise TypeError(
+            f"column 'headers' must be list<struct<key, value>> or map<string, binary>, not {kind}"
+        )
+    validity = array.buffers()[0] if array.null_count else None
+    offsets = _cast(array.offsets, pa.int64(), "headers")
+    base = offsets[0].as_py()
+    # Only what these rows refer to: a slice of a large array must not cost as much as all of it.
+    pairs = array.values.slice(base, offsets[-1].as_py() - base).flatten()
+    names, values = (_binary(pairs[field], "headers") for field in fields)
+    data = offsets.buffers()[1].slice(8 * offsets.offset)
+    return HeaderLists(len(array), array.offset, validity, base, data, names, values)
+
+
+# Buffers to Arrow
+
+
+def _allocate(rows: int, nulls: int, size: int) -> BinaryOut:
+    pa = _pyarrow()
+    return BinaryOut(
+        pa.allocate_buffer(rows + 7 >> 3) if nulls else None,
+        pa.allocate_buffer(4 * (rows + 1)),
+        pa.allocate_buffer(size),
+    )
+
+
+def _binary_array(rows: int, nulls: int, buffers: BinaryOut) -> pa.Array:
+    pa = _pyarrow()
+    return pa.Array.from_buffers(pa.binary(), rows, list(buffers), nulls)
+
+
+def _as_text(names: pa.Array) -> pa.Array:
+    """Header names as strings; Arrow's must be UTF-8, ours need not be."""
+    pa = _pyarrow()
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())

@@ -1,0 +1,3 @@
+cdef enum:
+    # Copied at once where there is room: the compiler makes one load and one store of it.
+    CHUNK = 16

@@ -1,0 +1,547 @@
+"""Batches: encoding lists of records, checking and decoding regions of consecutive batches.
+
+`layout` describes the bytes. A region is checked once, by `check`; the other readers still verify
+every length before they use it, and raise `Malformed` rather than read past it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from tailrace.kernel import compression
+from tailrace.kernel.coerce import (
+    as_bytes,
+    as_bytes_or_none,
+    as_codec,
+    as_offset,
+    as_timestamp,
+    refuse_record,
+    refuse_single,
+)
+from tailrace.kernel.headers import EMPTY, Headers, as_pairs
+from tailrace.kernel.layout import (
+    BAD,
+    COMPLETE,
+    COMPRESS_ABOVE,
+    COMPRESSED,
+    CRC_START,
+    HAS_HEADERS,
+    HAS_KEYS,
+    HAS_TIMESTAMP,
+    HEADER,
+    HEADER_FAULTS,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_BYTES,
+    MAX_COUNT,
+    MAX_OFFSET,
+    MAX_SECTION,
+    MIN_RECORD,
+    NONE,
+    PARTIAL,
+    TAIL_START,
+    VERSION,
+    BatchInfo,
+    Malformed,
+    Status,
+    malformed_batch,
+    outside,
+    too_large,
+    too_many,
+)
+from tailrace.kernel.pure.crc import crc32c, multiply, shift_operator
+from tailrace.kernel.pure.records import (
+    NO_HEADERS,
+    NULL,
+    SHORT,
+    VARINTS,
+    Record,
+    encode_headers,
+    encode_record,
+    parse_headers,
+    raw_headers,
+    read_uvarint,
+    skip_headers,
+    wrap64,
+)
+from tailrace.kernel.pure.s2 import s2_decompress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+    from tailrace.kernel.headers import HeadersLike
+    from tailrace.kernel.pure.records import BytesLike
+
+_CHECKED: Final = Struct("<IQIH")  # crc, base_offset, batch_len, count
+
+# Below this size it is faster to compute a batch's CRC when its offset is known than to combine.
+_DIRECT: Final = 32 << 10
+
+
+class Draft:
+    """An encoded batch that has no offset yet.
+
+    `place` may be called again with another offset. Not thread-safe: a draft has one owner.
+    """
+
+    __slots__ = ("_operator", "_tail_crc", "count", "data", "max_timestamp", "size")
+
+    def __init__(self, data: bytearray, count: int, max_timestamp: int) -> None:
+        self.data = data
+        self.size = len(data)
+        self.count = count
+        self.max_timestamp = max_timestamp
+        self._operator = 0
+        if self.size > _DIRECT:
+            self._operator = shift_operator(self.size - TAIL_START)
+            with memoryview(data) as view:
+                self._tail_crc = crc32c(view[TAIL_START:])
+
+    def place(self, base_offset: int) -> bytearray:
+        """Write the offset and the CRC into `data`, and return it."""
+        base_offset = as_offset(base_offset)
+        if base_offset > MAX_OFFSET - self.count:
+            raise ValueError(f"offset {base_offset} leaves no room for {self.count} records")
+        data = self.data
+        data[CRC_START:TAIL_START] = base_offset.to_bytes(8, "little")
+        if self._operator:
+            crc = multiply(self._operator, crc32c(data[CRC_START:TAIL_START])) ^ self._tail_crc
+        else:
+            with memoryview(data) as view:
+                crc = crc32c(view[CRC_START:])
+        data[4:CRC_START] = crc.to_bytes(4, "little")
+        return data
+
+
+def encode(
+    records: Sequence[object],
+    now_ms: int,
+    codec: int = NONE,
+    extra_headers: Sequence[tuple[str, bytes]] = (),
+    max_bytes: int = MAX_SECTION,
+) -> Draft:
+    """One batch of `records`; a record without a timestamp gets `now_ms`.
+
+    An element is a value (bytes, str, a buffer, or None), (key, value), (key, value, headers) or a
+    Record. `extra_headers` go in front of the first record's own.
+    """
+    refuse_single(records)
+    if not isinstance(records, list | tuple):
+        records = list(records)
+    count = len(records)
+    if not 0 < count <= MAX_COUNT:
+        raise too_many(count)
+    now_ms = as_timestamp(now_ms)
+    flags = HAS_TIMESTAMP
+    max_timestamp: int | None = None
+    parts: list[bytes] = []
+    first = 0
+    if extra_headers:
+        first = 1
+        key, value, raw, max_timestamp = _fields(records[0], 0, now_ms)
+        pairs = as_pairs(extra_headers) + parse_headers(raw).pairs
+        delta = wrap64(max_timestamp - now_ms)
+        parts.append(encode_record(0, delta, key, value, encode_headers(pairs)))
+        flags |= HAS_HEADERS | (0 if key is None else HAS_KEYS)
+
+    lengths = VARINTS[::2]  # of svarints: twice the length
+    short = SHORT >> 1
+    plain = b"\x00" + NULL  # this batch's timestamp, no key
+    now_used = False
+    for index in range(first, count):
+        item = records[index]
+        if type(item) is bytes and len(item) < short and index < SHORT:
+            parts += (VARINTS[index], plain, lengths[len(item)], item, NO_HEADERS)
+            now_used = True
+            continue
+        key, value, raw, timestamp = _fields(item, index, now_ms)
+        if timestamp == now_ms:
+            now_used = True
+        elif max_timestamp is None or timestamp > max_timestamp:
+            max_timestamp = timestamp
+        if key is not None:
+            flags |= HAS_KEYS
+        if raw != NO_HEADERS:
+            flags |= HAS_HEADERS
+        parts.append(encode_record(index, wrap64(timestamp - now_ms), key, value, raw))
+    if now_used and (max_timestamp is None or now_ms > max_timestamp):
+        max_timestamp = now_ms
+    assert max_timestamp is not None
+    return finish(b"".join(parts), count, flags, now_ms, max_timestamp, codec, max_bytes)
+
+
+def encode_one(
+    value: BytesLike | None,
+    key: BytesLike | None = None,
+    headers: HeadersLike = None,
+    timestamp: int | None = None,
+    now_ms: int = 0,
+    codec: int = NONE,
+) -> Draft:
+    """A batch of one record: what `encode` gives for one, with less ado."""
+    now_ms = as_timestamp(now_ms)
+    timestamp = now_ms if timestamp is None else as_timestamp(timestamp)
+    key = as_bytes_or_none(key, "key")
+    value = as_bytes_or_none(value, "value")
+    flags = HAS_TIMESTAMP if key is None else HAS_TIMESTAMP | HAS_KEYS
+    raw = NO_HEADERS
+    if headers is not None:
+        pairs = as_pairs(headers)
+        if pairs:
+            raw = encode_headers(pairs)
+            flags |= HAS_HEADERS
+    section = encode_record(0, wrap64(timestamp - now_ms), key, value, raw)
+    return finish(section, 1, flags, now_ms, timestamp, codec, MAX_SECTION)
+
+
+def finish(
+    section: bytes,
+    count: int,
+    flags: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec: int,
+    max_bytes: int,
+) -> Draft:
+    """A draft of an encoded section, compressed if `codec` says so and it helps."""
+    codec = as_codec(codec)
+    limit = min(max_bytes, MAX_SECTION)
+    if len(section) > limit:
+        raise too_large(len(section), limit)
+    if codec != NONE and len(section) > COMPRESS_ABOVE:
+        smaller = compression.compress(codec, section)
+        if len(smaller) < len(section):
+            section = smaller
+            flags |= COMPRESSED
+    data = bytearray(HEADER_SIZE + len(section))
+    HEADER.pack_into(
+        data, 0, MAGIC, 0, 0, len(section), count, flags, codec, VERSION, 0, base_timestamp,
+        max_timestamp,
+    )  # fmt: skip
+    data[HEADER_SIZE:] = section
+    return Draft(data, count, max_timestamp)
+
+
+def _fields(item: object, index: int, now_ms: int) -> tuple[bytes | None, bytes | None, bytes, int]:
+    """An element of encode()'s list as (key, value, headers as on disk, timestamp)."""
+    if isinstance(item, Record):
+        timestamp = now_ms if item._timestamp is None else item._timestamp
+        return item._key, item._value, raw_headers(item), timestamp
+    if isinstance(item, tuple):
+        if len(item) == 2:
+            key, value = item
+            raw = NO_HEADERS
+        elif len(item) == 3:
+            key, value, headers = item
+            raw = encode_headers(as_pairs(headers))
+        else:
+            refuse_record(item, index)
+        key = key if type(key) is bytes else as_bytes_or_none(key, f"record {index}: key")
+        if type(value) is not bytes:
+            value = as_bytes_or_none(value, f"record {index}: value")
+        return key, value, raw, now_ms
+    if item is None:
+        return None, None, NO_HEADERS, now_ms
+    if not isinstance(item, str | bytes | bytearray | memoryview):
+        refuse_record(item, index)
+    return None, as_bytes(item, "value"), NO_HEADERS, now_ms
+
+
+# Reading
+
+
+def check(buf: Buffer, start: int, stop: int) -> tuple[int, int, Status]:
+    """Walk the batches from `start` and verify each.
+
+    Returns the position behind the last good batch, the offset behind it (-1 when there is none)
+    and what follows: COMPLETE when that is `stop`, PARTIAL for the beginning of a batch, else BAD.
+    """
+    with _region(buf, start, stop) as view:
+        position = start
+        next_offset = -1
+        while position < stop:
+            head = bytes(view[position : min(stop, position + HEADER_SIZE)])
+            if _header_fault(head, next_offset):
+                return position, next_offset, BAD
+            if len(head) < HEADER_SIZE:
+                return position, next_offset, PARTIAL
+            crc, base_offset, length, count = _CHECKED.unpack_from(head, 4)
+            end = position + HEADER_SIZE + length
+            if end > stop:
+                return position, next_offset, PARTIAL
+            with view[position + CRC_START : end] as covered:
+                if crc32c(covered) != crc:
+                    return position, next_offset, BAD
+            position = end
+            next_offset = base_offset + count
+        return position, next_offset, COMPLETE
+
+
+def batches(buf: Buffer, start: int, stop: int) -> list[BatchInfo]:
+    """The headers of a checked region."""
+    with _region(buf, start, stop) as view:
+        return list(_walk(view, start, stop))
+
+
+def read_header(buf: Buffer, position: int) -> BatchInfo:
+    """The header at `position`. Neither the CRC nor that the whole batch is there is checked."""
+    with _region(buf, position, position) as view:
+        return _info(view, position, len(view))
+
+
+def decode(
+    buf: Buffer, start: int, stop: int, first: int = 0, last: int = MAX_OFFSET
+) -> list[Record]:
+    """The records of a checked region with `first <= offset < last`."""
+    records: list[Record] = []
+    with _region(buf, start, stop) as view:
+        for info in _walk(view, start, stop):
+            if info.next_offset > first and info.base_offset < last:
+                section = section_of(view, info)
+                try:
+                    _decode_section(section, info, first, last, records)
+                except (IndexError, Malformed) as error:
+                    raise _damaged(info, error) from None
+    return records
+
+
+def inflate(buf: Buffer, start: int, stop: int) -> Buffer:
+    """The same region with every batch uncompressed: a view of `buf` if they all are already.
+
+    All of it together may not need more than MAX_SECTION bytes beyond the input: TooLarge, so that
+    the caller can pass fewer batches.
+    """
+    with _region(buf, start, stop) as view:
+        infos = list(_walk(view, start, stop))
+        if not any(info.flags & COMPRESSED for info in infos):
+            return memoryview(buf).cast("B")[start:stop]
+        out = bytearray()
+        inflated = 0
+        for info in infos:
+            if not info.flags & COMPRESSED:
+                out += view[info.position : info.position + info.size]
+                continue
+            section = section_of(view, info)
+            inflated += len(section)
+            if inflated > MAX_SECTION:
+                raise too_large(inflated, MAX_SECTION)
+            data = bytearray(HEADER_SIZE)
+            HEADER.pack_into(
+                data, 0, MAGIC, 0, info.base_offset, len(section), info.count,
+                info.flags & ~COMPRESSED, info.codec, VERSION, 0, info.base_timestamp,
+                info.max_timestamp,
+            )  # fmt: skip
+            crc = crc32c(section, crc32c(data[CRC_START:]))
+            data[4:CRC_START] = crc.to_bytes(4, "little")
+            out += data
+            out += section
+        return out
+
+
+def find_record_at_time(
+    buf: Buffer, start: int, stop: int, timestamp: int, first: int
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at `first` or later that is not older."""
+    with _region(buf, start, stop) as view:
+        for info in _walk(view, start, stop):
+            if info.max_timestamp < timestamp or info.next_offset <= first:
+                continue
+            for record in decode(view, info.position, info.position + info.size, first):
+                assert record.offset is not None
+                assert record.timestamp is not None
+                if record.timestamp >= timestamp:
+                    return record.offset, record.timestamp
+    return None
+
+
+def first_headers(buf: Buffer, start: int, stop: int) -> list[tuple[int, int, int, Headers | None]]:
+    """(base_offset, count, base_timestamp, headers of its first record) of each batch.
+
+    The headers are None, at no cost, for a batch whose flags say that no record has any.
+    """
+    found: list[tuple[int, int, int, Headers | None]] = []
+    with _region(buf, start, stop) as view:
+        for info in _walk(view, start, stop):
+            headers = None
+            if info.flags & HAS_HEADERS:
+                end = info.position + info.size
+                headers = decode(view, info.position, end, last=info.base_offset + 1)[0].headers
+            found.append((info.base_offset, info.count, info.base_timestamp, headers))
+    return found
+
+
+def section_of(view: memoryview, info: BatchInfo) -> bytes:
+    """A batch's records, decompressed if they are compressed."""
+    with view[info.position + HEADER_SIZE : info.position + info.size] as stored:
+        if not info.flags & COMPRESSED:
+            return bytes(stored)
+        try:
+            return compression.decompress(info.codec, stored, MAX_SECTION, s2_decompress)
+        except Malformed as error:
+            raise _damaged(info, error) from None
+
+
+def _damaged(info: BatchInfo, error: Exception) -> Malformed:
+    why = str(error) or "a length runs over the end"
+    return malformed_batch(info.position, f"its records cannot be read: {why}")
+
+
+def _region(buf: Buffer, start: int, stop: int) -> memoryview:
+    """All of `buf` as bytes, if the region is inside it."""
+    view = memoryview(buf)
+    if not view.c_contiguous:
+        raise BufferError("the buffer must be contiguous")
+    view = view.cast("B")
+    if not 0 <= start <= stop <= len(view):
+        raise outside(start, stop, len(view))
+    return view
+
+
+def _walk(view: memoryview, start: int, stop: int) -> Iterator[BatchInfo]:
+    position = start
+    while position < stop:
+        info = _info(view, position, stop)
+        if info.size > stop - position:
+            raise malformed_batch(position, HEADER_FAULTS[7])
+        yield info
+        position += info.size
+
+
+def _info(view: memoryview, position: int, stop: int) -> BatchInfo:
+    head = bytes(view[position : min(stop, position + HEADER_SIZE)])
+    fault = _header_fault(head, -1)
+    if fault or len(head) < HEADER_SIZE:
+        raise malformed_batch(position, HEADER_FAULTS[fault or 7])
+    fields = HEADER.unpack(head)
+    _, crc, base_offset, length, count, flags, codec, _, _, base_timestamp, max_timestamp = fields
+    return BatchInfo(
+        position,
+        HEADER_SIZE + length,
+        base_offset,
+        count,
+        flags,
+        codec,
+        base_timestamp,
+        max_timestamp,
+        crc,
+    )
+
+
+def _header_fault(head: bytes, next_offset: int) -> int:
+    """An index into HEADER_FAULTS: 0 if every field that `head` holds in full is plausible.
+
+    `head` is a header or the beginning of one; `next_offset` is where the batch before ended.
+    """
+    have = len(head)
+    if head[:4] != MAGIC_BYTES[:have]:
+        return 1
+    fields = HEADER.unpack(head.ljust(HEADER_SIZE, b"\x00"))
+    _, _, base_offset, length, count, flags, _, version, _, _, _ = fields
+    if have >= 16 and not next_offset <= base_offset < MAX_OFFSET:
+        return 2
+    if have >= 20 and length > MAX_SECTION:
+        return 4
+    if have >= 22:
+        if count == 0:
+            return 5
+        if base_offset > MAX_OFFSET - count:
+            return 2
+    if have >= 24 and length < (1 if flags & COMPRESSED else MIN_RECORD * count):
+        return 3
+    if have >= 26 and version != VERSION:
+        return 6
+    return 0
+
+
+def _decode_section(
+    section: bytes, info: BatchInfo, first: int, last: int, records: list[Record]
+) -> None:
+    """Append the records with `first <= offset < last`; the bytes behind them are not read.
+
+    This loop is the hot one: varints of one and two bytes are read in line. Reading a byte past the
+    end raises IndexError, and every slice is checked against the end before it is taken.
+    """
+    base_offset = info.base_offset
+    base_timestamp = info.base_timestamp
+    skipped = first - base_offset
+    end = len(section)
+    position = 0
+    new = Record.__new__
+    append = records.append
+    for index in range(min(info.count, last - base_offset)):
+        number = section[position]
+        position += 1
+        if number > 0x7F:
+            high = section[position]
+            position += 1
+            if high < 0x80:
+                number += (high << 7) - 0x80
+            else:
+                number, position = read_uvarint(section, position - 2)
+        if number != index:
+            raise Malformed(f"record {index} has the offset delta {number}")
+
+        number = section[position]
+        position += 1
+        if number:
+            if number > 0x7F:
+                number, position = read_uvarint(section, position - 1)
+            timestamp = wrap64(base_timestamp + (number >> 1 ^ -(number & 1)))
+        else:
+            timestamp = base_timestamp
+
+        number = section[position]
+        position += 1
+        if number > 0x7F:
+            high = section[position]
+            position += 1
+            if high < 0x80:
+                number += (high << 7) - 0x80
+            else:
+                number, position = read_uvarint(section, position - 2)
+        if number & 1:
+            key = None
+        else:
+            stop = position + (number >> 1)
+            if stop > end:
+                raise IndexError
+            key = section[position:stop]
+            position = stop
+
+        number = section[position]
+        position += 1
+        if number > 0x7F:
+            high = section[position]
+            position += 1
+            if high < 0x80:
+                number += (high << 7) - 0x80
+            else:
+                number, position = read_uvarint(section, position - 2)
+        if number & 1:
+            value = None
+        else:
+            stop = position + (number >> 1)
+            if stop > end:
+                raise IndexError
+            value = section[position:stop]
+            position = stop
+
+        headers: Headers | bytes = EMPTY
+        if section[position]:
+            stop = skip_headers(section, position)
+            headers = section[position:stop]
+            position = stop
+        else:
+            position += 1
+
+        if index >= skipped:
+            record = new(Record)
+            record._offset = base_offset + index
+            record._timestamp = timestamp
+            record._key = key
+            record._value = value
+            record._headers = headers
+            append(record)

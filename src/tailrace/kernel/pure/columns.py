@@ -1,0 +1,260 @@
+"""Batches to and from columns in Arrow's layout; `shapes` describes the buffers."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from tailrace.kernel.coerce import as_timestamp
+from tailrace.kernel.layout import (
+    HAS_HEADERS,
+    HAS_KEYS,
+    HAS_TIMESTAMP,
+    MAX_COUNT,
+    MAX_OFFSET,
+    MAX_SECTION,
+    NONE,
+    too_large,
+    too_many,
+)
+from tailrace.kernel.pure.codec import Draft, decode, finish
+from tailrace.kernel.pure.records import (
+    NO_HEADERS,
+    NULL,
+    encode_raw_headers,
+    encode_record,
+    raw_headers,
+    split_headers,
+    svarint,
+    uvarint,
+    wrap64,
+)
+from tailrace.kernel.shapes import (
+    Binary,
+    BinaryOut,
+    HeaderLists,
+    Integers,
+    Outputs,
+    Rows,
+    Sizes,
+    buffers_too_small,
+    invalid_column,
+    null_header,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from typing_extensions import Buffer
+
+_LONGEST_VARINT = 10
+
+
+def measure_columns(
+    buf: Buffer, start: int, stop: int, first: int = 0, last: int = MAX_OFFSET
+) -> Sizes:
+    """What the columns of an uncompressed region need, for `first <= offset < last`."""
+    records = decode(buf, start, stop, first, last)
+    keys = [record.key for record in records]
+    values = [record.value for record in records]
+    headers = [pair for record in records for pair in split_headers(raw_headers(record))]
+    return Sizes(
+        len(records),
+        keys.count(None),
+        sum(map(len, filter(None, keys))),
+        values.count(None),
+        sum(map(len, filter(None, values))),
+        len(headers),
+        sum(len(name) for name, _ in headers),
+        sum(len(value) for _, value in headers),
+    )
+
+
+def fill_columns(
+    buf: Buffer, start: int, stop: int, first: int, last: int, outputs: Outputs
+) -> None:
+    """Write the columns that `outputs` has buffers for; they must be as large as measured."""
+    records = decode(buf, start, stop, first, last)
+    if outputs.offset is not None:
+        _write(outputs.offset, array("q", [_int(record.offset) for record in records]))
+    if outputs.timestamp is not None:
+        _write(outputs.timestamp, array("q", [_int(record.timestamp) for record in records]))
+    if outputs.key is not None:
+        _write_binary(outputs.key, [record.key for record in records])
+    if outputs.value is not None:
+        _write_binary(outputs.value, [record.value for record in records])
+    if outputs.headers is not None:
+        lists = [split_headers(raw_headers(record)) for record in records]
+        _write(outputs.headers.offsets, _offsets(map(len, lists)))
+        pairs = [pair for pairs in lists for pair in pairs]
+        _write_binary(outputs.headers.names, [name for name, _ in pairs])
+        _write_binary(outputs.headers.values, [value for _, value in pairs])
+
+
+def encode_columns(table: Rows, now_ms: int, codec: int = NONE) -> Draft:
+    """One batch of all rows; a row without a timestamp gets `now_ms`."""
+    now_ms = as_timestamp(now_ms)
+    if not 0 < table.rows <= MAX_COUNT:
+        raise too_many(table.rows)
+    timestamps = _integers(table.timestamp, table.rows, now_ms)
+    keys = _optional_binary(table.key, table.rows, "key")
+    values = _binary(table.value, "value")
+    headers = _header_lists(table.headers, table.rows)
+    flags = HAS_TIMESTAMP
+    if any(key is not None for key in keys):
+        flags |= HAS_KEYS
+    if any(raw != NO_HEADERS for raw in headers):
+        flags |= HAS_HEADERS
+    section = b"".join(
+        encode_record(index, wrap64(timestamp - now_ms), key, value, raw)
+        for index, (timestamp, key, value, raw) in enumerate(
+            zip(timestamps, keys, values, headers, strict=True)
+        )
+    )
+    return finish(section, table.rows, flags, now_ms, max(timestamps), codec, MAX_SECTION)
+
+
+def split_rows(table: Rows, max_records: int, max_bytes: int) -> list[tuple[int, int]]:
+    """[start, stop) of the batches that hold at most so many records and bytes each.
+
+    The size is an upper bound: a timestamp counts as the longest possible one when there are any.
+    """
+    max_records = min(max_records, MAX_COUNT)
+    max_bytes = min(max_bytes, MAX_SECTION)
+    if max_records < 1:
+        raise ValueError(f"max_records must be at least 1, not {max_records}")
+    ranges: list[tuple[int, int]] = []
+    if table.rows == 0:
+        return ranges
+    keys = _optional_binary(table.key, table.rows, "key")
+    values = _binary(table.value, "value")
+    headers = _header_lists(table.headers, table.rows)
+    timestamp_bytes = 1 if table.timestamp is None else _LONGEST_VARINT
+    start = used = 0
+    for row, (key, value, raw) in enumerate(zip(keys, values, headers, strict=True)):
+        size = timestamp_bytes + _stored(key) + _stored(value) + len(raw)
+        delta = len(uvarint(row - start))
+        if row - start == max_records or used + delta + size > max_bytes:
+            if row > start:
+                ranges.append((start, row))
+            start, used, delta = row, 0, 1
+            if delta + size > max_bytes:
+                raise too_large(delta + size, max_bytes)
+        used += delta + size
+    ranges.append((start, table.rows))
+    return ranges
+
+
+def _stored(field: bytes | None) -> int:
+    return len(NULL) if field is None else len(svarint(len(field))) + len(field)
+
+
+def _int(number: int | None) -> int:
+    assert number is not None, "a decoded record has an offset and a timestamp"
+    return number
+
+
+# Writing buffers
+
+
+def _write(target: Buffer, content: Buffer) -> None:
+    with memoryview(target).cast("B") as out, memoryview(content).cast("B") as source:
+        if len(out) < len(source):
+            raise buffers_too_small()
+        out[: len(source)] = source
+
+
+def _write_binary(target: BinaryOut, fields: Sequence[bytes | None]) -> None:
+    _write(target.offsets, _offsets(0 if field is None else len(field) for field in fields))
+    _write(target.data, b"".join(filter(None, fields)))
+    if target.validity is not None:
+        bitmap = bytearray(len(fields) + 7 >> 3)
+        for row, field in enumerate(fields):
+            if field is not None:
+                bitmap[row >> 3] |= 1 << (row & 7)
+        _write(target.validity, bitmap)
+
+
+def _offsets(lengths: Iterable[int]) -> array[int]:
+    offsets = array("i", (0,))
+    for length in lengths:
+        offsets.append(offsets[-1] + length)
+    return offsets
+
+
+# Reading buffers
+
+
+def _numbers(data: Buffer, count: int, name: str) -> memoryview:
+    view = memoryview(data).cast("B")
+    if len(view) < 8 * count:
+        raise invalid_column(name)
+    return view[: 8 * count].cast("q")
+
+
+def _valid(validity: Buffer | None, skip: int, count: int, name: str) -> list[bool]:
+    if validity is None:
+        return [True] * count
+    bitmap = memoryview(validity).cast("B")
+    if len(bitmap) < skip + count + 7 >> 3:
+        raise invalid_column(name)
+    return [bool(bitmap[row >> 3] >> (row & 7) & 1) for row in range(skip, skip + count)]
+
+
+def _integers(column: Integers | None, count: int, default: int) -> list[int]:
+    if column is None:
+        return [default] * count
+    if column.rows < count:
+        raise invalid_column("timestamp")
+    numbers = _numbers(column.data, column.skip + count, "timestamp")[column.skip :]
+    valid = _valid(column.validity, column.skip, count, "timestamp")
+    return [number if known else default for number, known in zip(numbers, valid, strict=True)]
+
+
+def _optional_binary(column: Binary | None, count: int, name: str) -> list[bytes | None]:
+    return [None] * count if column is None else _binary(column, name)
+
+
+def _binary(column: Binary, name: str) -> list[bytes | None]:
+    fields: list[bytes | None] = []
+    if column.rows == 0:
+        return fields
+    offsets = _numbers(column.offsets, column.skip + column.rows + 1, name)
+    valid = _valid(column.validity, column.skip, column.rows, name)
+    with memoryview(column.data).cast("B") as data:
+        for row, known in enumerate(valid, column.skip):
+            if not known:
+                fields.append(None)
+                continue
+            start, stop = offsets[row], offsets[row + 1]
+            if not 0 <= start <= stop <= len(data):
+                raise invalid_column(name)
+            fields.append(bytes(data[start:stop]))
+    return fields
+
+
+def _header_lists(column: HeaderLists | None, count: int) -> list[bytes]:
+    """Each row's headers as they are on disk."""
+    if column is None:
+        return [NO_HEADERS] * count
+    if column.rows < count:
+        raise invalid_column("headers")
+    names = _binary(column.names, "headers")
+    values = _binary(column.values, "headers")
+    most = min(len(names), len(values))
+    offsets = _numbers(column.offsets, count + 1, "headers")
+    lists: list[bytes] = []
+    for row, known in enumerate(_valid(column.validity, column.skip, count, "headers")):
+        if not known:
+            lists.append(NO_HEADERS)
+            continue
+        start, stop = offsets[row] - column.base, offsets[row + 1] - column.base
+        if not 0 <= start <= stop <= most:
+            raise invalid_column("headers")
+        pairs: list[tuple[bytes, bytes]] = []
+        for name, value in zip(names[start:stop], values[start:stop], strict=True):
+            if name is None or value is None:
+                raise null_header(row)
+            pairs.append((name, value))
+        lists.append(encode_raw_headers(pairs))
+    return lists

@@ -1,0 +1,109 @@
+"""Columns as plain buffers, in Arrow's memory layout: what `arrow` and the twins hand each other.
+
+Nothing here is trusted: a twin checks every offset against the buffer that it points into.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Binary(NamedTuple):
+    """A column of byte strings to read: `rows` of them behind the first `skip`."""
+
+    rows: int
+    skip: int
+    validity: Buffer | None  # a bitmap, a 1 for each row that is not null; None: none is null
+    offsets: Buffer  # i64, skip + rows + 1 of them, into data
+    data: Buffer
+
+
+class Integers(NamedTuple):
+    """A column of i64 to read."""
+
+    rows: int
+    skip: int
+    validity: Buffer | None
+    data: Buffer
+
+
+class HeaderLists(NamedTuple):
+    """A column of lists of (name, value) to read; `offsets` minus `base` point into both.
+
+    `skip` is of the bitmap only; the offsets start with the first row's.
+    """
+
+    rows: int
+    skip: int
+    validity: Buffer | None
+    base: int
+    offsets: Buffer  # i64, rows + 1 of them
+    names: Binary
+    values: Binary
+
+
+class Rows(NamedTuple):
+    """Records to encode; the columns have the same number of rows."""
+
+    rows: int
+    value: Binary
+    key: Binary | None = None
+    timestamp: Integers | None = None
+    headers: HeaderLists | None = None
+
+
+class Sizes(NamedTuple):
+    """What the decoded columns of a region need."""
+
+    rows: int
+    null_keys: int
+    key_bytes: int
+    null_values: int
+    value_bytes: int
+    headers: int
+    name_bytes: int
+    header_bytes: int  # of the headers' values
+
+
+class BinaryOut(NamedTuple):
+    """A column of byte strings to write: i32 offsets; the bitmap may be None if none is null."""
+
+    validity: Buffer | None
+    offsets: Buffer
+    data: Buffer
+
+
+class HeadersOut(NamedTuple):
+    """A column of lists of headers to write: i32 list offsets, and two columns without nulls."""
+
+    offsets: Buffer
+    names: BinaryOut
+    values: BinaryOut
+
+
+class Outputs(NamedTuple):
+    """Writable buffers for the columns that are wanted; None for the others."""
+
+    offset: Buffer | None = None  # i64
+    timestamp: Buffer | None = None  # i64
+    key: BinaryOut | None = None
+    value: BinaryOut | None = None
+    headers: HeadersOut | None = None
+
+
+def invalid_column(name: str) -> ValueError:
+    """The error for a column whose offsets do not fit its buffers."""
+    return ValueError(f"column {name!r} is not a valid Arrow array: its offsets exceed its buffers")
+
+
+def null_header(row: int) -> ValueError:
+    """The error for a header that cannot be stored."""
+    return ValueError(f"row {row}: a header's name and value must not be null")
+
+
+def buffers_too_small() -> ValueError:
+    """The error for outputs that are smaller than `measure_columns` said."""
+    return ValueError("an output buffer is too small for these records; measure them again")

@@ -1,0 +1,1 @@
+"""Bytes on disk: append, read, roll, recover."""

@@ -1,0 +1,325 @@
+"""Group commit: many appends, one fdatasync.
+
+An append puts its batch into the file and is done; whoever needs it durable waits here. A thread
+that finds no flush under way does it itself, so that a lone writer pays for no hand-over; those
+that come meanwhile wait, and the first of them flushes next for all. asyncio tasks are served by a
+thread of our own, because a flush must not block the loop.
+
+A flush covers what was in the file when it began. Waiters are told only then, and only those whose
+bytes it covered.
+
+When fdatasync fails, the kernel may have dropped the pages and will report success the next time,
+so nothing is tried again: the log is poisoned, on disk too, every waiter gets `OutcomeUnknown`, and
+only reopening it, which goes back to the last good flush, makes it usable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tailrace.errors import OutcomeUnknown
+from tailrace.log.fs import File, FileSystem
+from tailrace.log.sidefiles import Poison, Watermark, WatermarkFile
+
+__all__ = ["Committer", "Receipt", "Written"]
+
+logger = logging.getLogger("tailrace")
+
+
+class Written(NamedTuple):
+    """How far the active segment is written."""
+
+    file: File
+    segment: int
+    position: int
+    end_offset: int
+
+
+class Receipt:
+    """What an append returns. The records have their offsets; `wait()` (or `await`) returns when
+    they are as durable as the log's flush mode promises."""
+
+    __slots__ = ("_committer", "count", "end_offset", "offset")
+
+    def __init__(
+        self,
+        offset: int,
+        count: int,
+        committer: Committer | None,
+        end_offset: int | None = None,
+    ) -> None:
+        self.offset = offset
+        self.count = count
+        self.end_offset = offset + count if end_offset is None else end_offset
+        self._committer = committer
+
+    @property
+    def done(self) -> bool:
+        """Is there nothing to wait for?"""
+        return self._committer is None or self._committer.durable >= self.end_offset
+
+    def wait(self, timeout: float | None = None) -> Receipt:
+        """Block until done. `TimeoutError` leaves the append as it is: wait again."""
+        if self._committer is not None and self._committer.durable < self.end_offset:
+            self._committer.wait(self.end_offset, timeout)
+        return self
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        if not self.done:
+            assert self._committer is not None
+            yield from self._committer.completion(self.end_offset).__await__()
+        return self
+
+    def __repr__(self) -> str:
+        state = "done" if self.done else "pending"
+        return f"Receipt(offset={self.offset}, count={self.count}, {state})"
+
+
+class _Waiter(NamedTuple):
+    end_offset: int
+    turn: threading.Lock  # released when the waiter has something to do: return, raise or flush
+
+
+class Committer:
+    """Makes a log durable. `written` tells how far the file is written; it is called at the start
+    of each flush. Thread-safe."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        written: Callable[[], Written],
+        watermark_file: WatermarkFile,
+        watermark: Watermark,
+    ) -> None:
+        self.durable = watermark.durable
+        self.watermark = watermark
+        self.failure: OSError | None = None
+        self._fs = fs
+        self._folder = folder
+        self._written = written
+        self._watermark_file = watermark_file
+        self._lock = threading.Lock()
+        self._mark_lock = threading.Lock()  # the watermark; innermost
+        self._flushing = False
+        self._waiters: list[_Waiter] = []
+        self._tasks: list[_Task] = []
+        self._flusher: _TaskFlusher | None = None
+
+    # --- waiting ----------------------------------------------------------------------------
+
+    def wait(self, end_offset: int, timeout: float | None = None) -> None:
+        """Return when everything below `end_offset` is durable."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.durable < end_offset:
+            waiter = None
+            with self._lock:
+                if self.durable >= end_offset:
+                    return
+                self.check()
+                if self._flushing:
+                    waiter = _Waiter(end_offset, threading.Lock())
+                    waiter.turn.acquire()
+                    self._waiters.append(waiter)
+                else:
+                    self._flushing = True
+            if waiter is None:
+                self._flush()
+            else:
+                self._await_turn(waiter, deadline)
+
+    def _await_turn(self, waiter: _Waiter, deadline: float | None) -> None:
+        try:
+            if deadline is None:
+                waiter.turn.acquire()
+                return
+            if waiter.turn.acquire(timeout=max(deadline - time.monotonic(), 0)):
+                return
+        except BaseException:
+            self._leave(waiter)
+            raise
+        self._leave(waiter)
+        raise TimeoutError(f"offset {waiter.end_offset - 1} is not durable yet")
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """Stop waiting; a turn to flush that came too late goes to the next one."""
+        with self._lock:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not self._flushing:
+                self._wake_next()
+
+    def completion(self, end_offset: int) -> asyncio.Future[None]:
+        """A future of the running loop that is done when everything below is durable."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            self.check()
+            if self._flusher is None:
+                self._flusher = _TaskFlusher(self)
+            # Later in this turn of the loop, so that one flush serves every task of the turn.
+            loop.call_soon(self._flusher.request)
+            self._tasks.append(_Task(end_offset, loop, future))
+        return future
+
+    def check(self) -> None:
+        """Raise if nothing can become durable any more."""
+        if self.failure is not None:
+            raise OutcomeUnknown(
+                f"a flush of {self._folder} failed ({self.failure}); what was not durable before "
+                "may be lost. Reopen the log, and repeat the append with its producer id"
+            ) from self.failure
+
+    # --- flushing ---------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make everything durable that is written now."""
+        self.wait(self._written().end_offset)
+
+    def _flush(self) -> None:
+        """Do one flush, as the only one."""
+        try:
+            written = self._written()
+            try:
+                written.file.sync()
+            except OSError as error:
+                self.poison(error)
+            else:
+                self.advance(written)
+        finally:
+            self._let_go()
+        self.check()
+
+    def advance(
+        self, written: Written, *, reserved: int | None = None, sync: bool = False
+    ) -> None:
+        """Everything in `written` is on the disk: say so. A roll may have said more meanwhile."""
+        with self._mark_lock:
+            mark = self.watermark
+            if written.end_offset < mark.durable:
+                return
+            mark = Watermark(
+                durable=written.end_offset,
+                segment=written.segment,
+                position=written.position,
+                reserved=mark.reserved if reserved is None else reserved,
+                boot_id=mark.boot_id,
+            )
+            try:
+                self._watermark_file.store(mark, sync=sync)
+            except OSError as error:
+                # The records are durable all the same. The file is behind until the next flush,
+                # and recovery does not mind that.
+                logger.warning("cannot write the watermark of %s: %s", self._folder, error)
+            self.watermark = mark
+            self.durable = mark.durable
+
+    def reserve(self, offset: int) -> None:
+        """Note durably that offsets below `offset` may be handed out before they are durable."""
+        with self._mark_lock:
+            mark = replace(self.watermark, reserved=offset)
+            self._watermark_file.store(mark, sync=True)
+            self.watermark = mark
+
+    def poison(self, error: OSError) -> None:
+        """A flush failed: nothing can be written to this log any more until it is reopened."""
+        self.failure = error
+        mark = self.watermark
+        poison = Poison(mark.durable, mark.segment, mark.position, str(error))
+        try:
+            poison.store(self._fs, self._folder)
+        except OSError as second:
+            logger.error("%s is poisoned, which cannot be written down: %s", self._folder, second)
+
+    def _let_go(self) -> None:
+        """After a flush: everybody who is covered goes on (everybody at all if it failed), and
+        one of the others flushes next."""
+        with self._lock:
+            self._flushing = False
+            bound = self.durable if self.failure is None else _EVERYTHING
+            waiting, self._waiters = self._waiters, []
+            for waiter in waiting:
+                if waiter.end_offset <= bound:
+                    waiter.turn.release()
+                else:
+                    self._waiters.append(waiter)
+            self._wake_next()
+            done = [task for task in self._tasks if task.end_offset <= bound]
+            if done:
+                self._tasks = [task for task in self._tasks if task.end_offset > bound]
+        _settle(done, self.check)
+
+    def _wake_next(self) -> None:
+        if self._waiters:
+            self._waiters.pop(0).turn.release()
+
+    def close(self) -> None:
+        """Stop. Nobody waits any more: what could become durable is."""
+        if self._flusher is not None:
+            self._flusher.stop()
+            self._flusher = None
+        self._watermark_file.close()
+
+
+_EVERYTHING = 1 << 64
+
+
+class _Task(NamedTuple):
+    end_offset: int
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[None]
+
+
+def _settle(tasks: list[_Task], check: Callable[[], None]) -> None:
+    """Complete the futures, each in its own loop, with one call per loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for task in tasks:
+        by_loop.setdefault(task.loop, []).append(task.future)
+    for loop, futures in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+            loop.call_soon_threadsafe(_complete, futures, check)
+
+
+def _complete(futures: list[asyncio.Future[None]], check: Callable[[], None]) -> None:
+    for future in futures:
+        if future.done():  # cancelled
+            continue
+        try:
+            check()
+        except OutcomeUnknown as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+
+class _TaskFlusher:
+    """The thread that flushes for asyncio."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+        self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="tailrace-commit", daemon=True)
+        self._thread.start()
+
+    def request(self) -> None:
+        self._requests.put(True)
+
+    def stop(self) -> None:
+        self._requests.put(False)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._requests.get():
+            while not self._requests.empty():  # one flush answers all the requests made so far
+                if not self._requests.get():
+                    return
+            with contextlib.suppress(OutcomeUnknown):  # the tasks have been told
+                self._committer.flush()

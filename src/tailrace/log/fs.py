@@ -1,0 +1,265 @@
+"""The file-system seam: every byte that the log reads or writes goes through here.
+
+The interface is as small as the engine allows, one call per system call, so that a test can put a
+simulated disk underneath, forget what was not synced, or fail the n-th call. Loops over short
+writes live above the seam (`write_all`, `read_exactly`) for the same reason.
+
+Files have no position of their own: reads and writes say where, so one `File` may be shared by
+threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from tailrace.log.locks import ProcessLock
+
+if sys.version_info >= (3, 12):
+    from collections.abc import Buffer
+else:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "DirectoryLock",
+    "Entry",
+    "File",
+    "FileSystem",
+    "OsFileSystem",
+    "read_exactly",
+    "read_file",
+    "replace_file",
+    "write_all",
+]
+
+
+class Entry(NamedTuple):
+    """A name in a directory, with what `stat` says of it."""
+
+    name: str
+    size: int
+    modified_ms: int
+    is_dir: bool
+
+
+class File(Protocol):
+    """An open file. Thread-safe, as the system calls behind it are."""
+
+    def pread(self, size: int, position: int) -> bytes: ...
+
+    def pread_into(self, buffer: Buffer, position: int) -> int: ...
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        """Write at a position; may write less than was given, and says how much."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Make the contents and the size durable (fdatasync)."""
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class DirectoryLock(Protocol):
+    """A held lock. It ends with `release`, or with the process."""
+
+    def release(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Directories and names. Paths are plain strings."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Open a file; `create` makes it if it is missing (and never truncates it)."""
+
+    def list(self, path: str) -> list[Entry]:
+        """The entries of a directory, in no order."""
+
+    def stat(self, path: str) -> Entry: ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Put `source` in the place of `target`, atomically."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory with its parents, durably."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+
+    def lock(self, path: str, *, wait: bool = False) -> DirectoryLock:
+        """Take the exclusive lock on a file, or raise `Locked`."""
+
+    def boot_id(self) -> bytes:
+        """16 bytes that change when the machine (and with it the page cache) starts anew."""
+
+
+class OsFile:
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def pread(self, size: int, position: int) -> bytes:
+        return os.pread(self.fd, size, position)
+
+    def pread_into(self, buffer: Buffer, position: int) -> int:
+        return os.preadv(self.fd, [buffer], position)
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        return os.pwrite(self.fd, data, position)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.fd, size)
+
+    def sync(self) -> None:
+        _sync_fd(self.fd)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+if sys.platform == "darwin":  # fsync there leaves the data in the drive's cache
+    import fcntl
+
+    def _sync_fd(fd: int) -> None:
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+else:
+
+    def _sync_fd(fd: int) -> None:
+        os.fdatasync(fd)
+
+
+class OsFileSystem:
+    """The real one."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> OsFile:
+        flags = os.O_RDWR if write else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT
+        return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def list(self, path: str) -> list[Entry]:
+        entries = []
+        with os.scandir(path) as found:
+            for item in found:
+                # A file may go (retention) between the listing and the look at it.
+                with contextlib.suppress(FileNotFoundError):
+                    entries.append(_entry(item.name, item.stat()))
+        return entries
+
+    def stat(self, path: str) -> Entry:
+        return _entry(os.path.basename(path), os.stat(path))
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_dirs(self, path: str) -> None:
+        for directory in _missing(path):
+            os.makedirs(directory, exist_ok=True)
+            self.sync_dir(os.path.dirname(directory) or ".")
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str, *, wait: bool = False) -> DirectoryLock:
+        return ProcessLock.acquire(path, wait=wait)
+
+    def boot_id(self) -> bytes:
+        return _boot_id()
+
+
+def _entry(name: str, st: os.stat_result) -> Entry:
+    is_dir = (st.st_mode & 0o170000) == 0o040000
+    return Entry(name, st.st_size, st.st_mtime_ns // 1_000_000, is_dir)
+
+
+def _missing(path: str) -> Iterator[str]:
+    """The directories to create for `path`, outermost first."""
+    missing = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return reversed(missing)
+
+
+def _boot_id() -> bytes:
+    """Linux tells the boot; elsewhere nothing does, and every unclean open is taken for a power
+    cut, which is the careful answer."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as f:
+            return bytes.fromhex(f.read().strip().replace("-", ""))
+    except OSError:
+        return os.urandom(16)
+
+
+def write_all(file: File, data: Buffer, position: int) -> None:
+    """Write everything, over as many calls as it takes."""
+    view = memoryview(data).cast("B")
+    while view:
+        written = file.pwrite(view, position)
+        view = view[written:]
+        position += written
+
+
+def read_exactly(file: File, size: int, position: int) -> bytes:
+    """Read `size` bytes, fewer only at the end of the file."""
+    data = file.pread(size, position)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    read = len(data)
+    while read < size:
+        data = file.pread(size - read, position + read)
+        if not data:
+            break
+        parts.append(data)
+        read += len(data)
+    return b"".join(parts)
+
+
+def read_file(fs: FileSystem, path: str, limit: int) -> bytes | None:
+    """A small file, whole; `None` when it is missing. At most `limit` bytes are read."""
+    try:
+        file = fs.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_exactly(file, limit, 0)
+    finally:
+        file.close()
+
+
+def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
+    """Give a file new contents such that a crash leaves the old ones or the new, durably."""
+    temporary = path + ".tmp"
+    file = fs.open(temporary, write=True, create=True)
+    try:
+        file.truncate(0)
+        write_all(file, data, 0)
+        file.sync()
+    finally:
+        file.close()
+    fs.rename(temporary, path)
+    fs.sync_dir(os.path.dirname(path))

@@ -1,0 +1,369 @@
+"""`Log`: a directory of segments with one ordered sequence of offsets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from time import time_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from tailrace.errors import Closed, NotWritten, OffsetOutOfRange
+from tailrace.kernel import MAX_COUNT, Record, TooLarge, batches, decode, encode, encode_one, inflate
+from tailrace.kernel.layout import too_large
+from tailrace.log.commit import Receipt
+from tailrace.log.fs import FileSystem, OsFileSystem
+from tailrace.log.observer import Observer
+from tailrace.log.options import FlushMode, LogOptions
+from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
+from tailrace.log.reader import View
+from tailrace.log.retention import VacuumReport
+from tailrace.log.writer import Writer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Batch", "Log"]
+
+Start = int | Literal["first", "last", "next"]
+
+_HEADER_SIZE = 44
+
+
+class Batch(NamedTuple):
+    """A batch as it is stored."""
+
+    base_offset: int
+    count: int
+    max_timestamp: int
+    data: bytes
+
+    def records(self) -> list[Record]:
+        return decode(self.data, 0, len(self.data))
+
+
+class Log:
+    """A durable log in a directory: append records, read them by offset or by time.
+
+    One process writes, any number read (`read_only=True`). Inside a process share one `Log` among
+    threads and tasks: every method is thread-safe.
+
+    `flush` is the log's promise, fixed when it is created: with `"sync"` a receipt is done when its
+    records are on the disk, and readers see nothing before; with `"async"` it is done at once and
+    the disk has it within `flush_interval`; with `"none"` nothing is ever synced. A handle may ask
+    for more than the log promises, not for less.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        flush: str | None = None,
+        read_only: bool = False,
+        upkeep: bool = True,
+        fs: FileSystem | None = None,
+        **options: Any,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.read_only = read_only
+        self.options = LogOptions.parse(flush=flush, **options)
+        self._fs = fs if fs is not None else OsFileSystem()
+        self._codec = self.options.codec
+        self._max_batch_size = self.options.max_batch_bytes + _HEADER_SIZE
+        self._closed = False
+        self._writer: Writer | None = None
+        self._source: Writer | Observer
+        if read_only:
+            self._source = Observer(self._fs, self.path, self.options)
+            return
+        writer = Writer(self._fs, self.path, self.options, upkeep=upkeep)
+        self._source = self._writer = writer
+        # What a receipt has to wait for: nothing, unless this handle is `sync`.
+        self._committer = writer.committer if writer.flush_mode is FlushMode.SYNC else None
+
+    # --- append -----------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: Sequence[object],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Receipt:
+        """Append records as one batch: all of them or none.
+
+        A record is a value (bytes or str), a `(key, value)` or `(key, value, headers)` tuple, or a
+        `Record`. A batch holds up to 65,535 records and `max_batch_bytes`; more is refused.
+
+        With a `producer` id and a `sequence` that rises, repeating an append is harmless: the
+        receipt of the first one comes back.
+        """
+        writer = self._writing()
+        now_ms = time_ns() // 1_000_000
+        if producer is not None or sequence is not None:
+            headers = _producer_headers(producer, sequence)
+            draft = encode(records, now_ms, self._codec, headers, self.options.max_batch_bytes)
+            assert producer is not None and sequence is not None
+            offset, count = writer.append_once(draft, producer, sequence, now_ms)
+            return Receipt(offset, count, self._committer)
+        draft = encode(records, now_ms, self._codec, (), self.options.max_batch_bytes)
+        return Receipt(writer.append(draft), draft.count, self._committer)
+
+    def append_one(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        headers: Any = None,
+        timestamp: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Receipt:
+        """Append one record."""
+        if producer is not None or sequence is not None:
+            record = Record(timestamp=timestamp, key=key, value=value, headers=headers)
+            return self.append([record], producer=producer, sequence=sequence)
+        writer = self._writer
+        if writer is None:
+            writer = self._writing()
+        draft = encode_one(value, key, headers, timestamp, time_ns() // 1_000_000, self._codec)
+        if draft.size > self._max_batch_size:
+            raise too_large(draft.size - _HEADER_SIZE, self.options.max_batch_bytes)
+        return Receipt(writer.append(draft), 1, self._committer)
+
+    def append_many(self, records: Iterable[object]) -> Receipt:
+        """Append any number of records, in as few batches as the limits allow.
+
+        Each batch is atomic, the whole is not: `NotWritten.appended` tells how many went in before
+        an error. The receipt spans from the first record to the last.
+        """
+        first: Receipt | None = None
+        last: Receipt | None = None
+        appended = 0
+        source = iter(records)
+        while chunk := list(islice(source, MAX_COUNT)):
+            for part in self._append_splitting(chunk, appended):
+                first, last = first or part, part
+                appended += part.count
+        if first is None or last is None:
+            raise ValueError("append_many was given no records")
+        return Receipt(first.offset, appended, self._committer, last.end_offset)
+
+    def _append_splitting(self, records: list[object], appended: int) -> Iterator[Receipt]:
+        """One batch, or halves of it until they fit."""
+        try:
+            receipt = self.append(records)
+        except TooLarge:
+            if len(records) == 1:
+                raise
+        except NotWritten as error:
+            error.appended = appended
+            raise
+        else:
+            yield receipt
+            return
+        middle = len(records) // 2
+        for half in (records[:middle], records[middle:]):
+            for receipt in self._append_splitting(half, appended):
+                appended += receipt.count
+                yield receipt
+
+    def append_arrow(self, data: pa.RecordBatch | pa.Table) -> Receipt:
+        """Append the rows of an Arrow table or record batch, without a Python object per row.
+
+        Columns: `value`, and where present `key`, `timestamp` and `headers`. Splits like
+        `append_many`.
+        """
+        from tailrace.kernel import arrow
+
+        writer = self._writing()
+        first_offset, end_offset, count = -1, 0, 0
+        for batch in data.to_batches() if hasattr(data, "to_batches") else [data]:
+            limit = self.options.max_batch_bytes
+            for start, stop in arrow.plan_batches(batch, MAX_COUNT, limit):
+                now_ms = time_ns() // 1_000_000
+                draft = arrow.encode_arrow(batch, now_ms, self._codec, start, stop)
+                try:
+                    offset = writer.append(draft)
+                except NotWritten as error:
+                    error.appended = count
+                    raise
+                first_offset = offset if first_offset < 0 else first_offset
+                end_offset = offset + draft.count
+                count += draft.count
+        if not count:
+            raise ValueError("append_arrow was given no rows")
+        return Receipt(first_offset, count, self._committer, end_offset)
+
+    # --- read -------------------------------------------------------------------------------
+
+    def read(
+        self, start: Start = "first", end: int | None = None, *, timestamp: int | None = None
+    ) -> Iterator[Record]:
+        """Records from `start` (an offset, "first", "last" or "next"; or the first at or after
+        `timestamp`) up to the offset `end`, or to what the log holds now."""
+        view, first, last = self._range(start, end, timestamp)
+        return self._records(view, first, last)
+
+    def _records(self, view: View, first: int, last: int) -> Iterator[Record]:
+        for region in self._source.reader.regions(view, first, last):
+            yield from decode(region.data, 0, len(region.data), first, last)
+
+    def read_batches(
+        self, start: Start = "first", end: int | None = None, *, timestamp: int | None = None
+    ) -> Iterator[Batch]:
+        """Whole batches as they are stored: the first one may begin below `start`, the last one
+        end above `end`."""
+        view, first, last = self._range(start, end, timestamp)
+        return self._batches(view, first, last)
+
+    def _batches(self, view: View, first: int, last: int) -> Iterator[Batch]:
+        for region in self._source.reader.regions(view, first, last):
+            for info in batches(region.data, 0, len(region.data)):
+                if info.next_offset > first and info.base_offset < last:
+                    data = bytes(region.data[info.position : info.position + info.size])
+                    yield Batch(info.base_offset, info.count, info.max_timestamp, data)
+
+    def read_arrow(
+        self,
+        start: Start = "first",
+        end: int | None = None,
+        *,
+        timestamp: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Arrow record batches with the columns asked for, of offset, timestamp, key, value and
+        headers (all by default)."""
+        from tailrace.kernel import arrow
+
+        chosen = arrow.COLUMNS if columns is None else columns
+        arrow.schema(chosen)  # refuses an unknown name now, not at the first batch
+        view, first, last = self._range(start, end, timestamp)
+        return self._arrow_batches(view, first, last, chosen)
+
+    def _arrow_batches(
+        self, view: View, first: int, last: int, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        from tailrace.kernel import arrow
+
+        for region in self._source.reader.regions(view, first, last):
+            data = inflate(region.data, 0, len(region.data))
+            yield arrow.decode_arrow(data, 0, len(data), first, last, columns)
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset whose record is not older than `timestamp` (milliseconds); the end of
+        the log when there is none. Right also where clocks went back."""
+        self._check_open()
+        if isinstance(timestamp, bool) or not isinstance(timestamp, int):
+            raise TypeError(f"a timestamp is a whole number of milliseconds, not {timestamp!r}")
+        return self._source.reader.offset_at(self._source.view(), timestamp)
+
+    def _range(
+        self, start: Start, end: int | None, timestamp: int | None
+    ) -> tuple[View, int, int]:
+        self._check_open()
+        view = self._source.view()
+        if timestamp is not None:
+            start = self.offset_at(timestamp)
+        match start:
+            case "first":
+                first = view.start
+            case "last":
+                first = max(view.end - 1, view.start)
+            case "next":
+                first = view.end
+            case bool() | str():
+                raise ValueError(f"start is an offset, 'first', 'last' or 'next', not {start!r}")
+            case _:
+                first = int(start)
+        if not view.start <= first <= view.end:
+            raise OffsetOutOfRange(
+                f"{self.path}: offset {first} is not in the log, which has offsets {view.start} "
+                f"to {view.end - 1}",
+                offset=first,
+                low=view.start,
+                high=view.end,
+            )
+        return view, first, view.end if end is None else min(end, view.end)
+
+    # --- state ------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._source.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets."""
+        if self._writer is not None:
+            return self._writer.tail.end_offset
+        return self._source.view().end
+
+    @property
+    def durable_offset(self) -> int:
+        """Every record below is on the disk."""
+        if self._writer is not None:
+            return self._writer.committer.durable
+        assert isinstance(self._source, Observer)
+        return self._source.durable_offset
+
+    @property
+    def flush_mode(self) -> str:
+        """What receipts of this handle wait for."""
+        return self._source.flush_mode.value
+
+    # --- upkeep -----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make everything durable that was appended so far."""
+        self._writing().flush()
+
+    def truncate_before(self, offset: int) -> None:
+        """Let the log start at `offset`, durably and at once. Whole segments below it are deleted
+        by the next `vacuum`."""
+        self._writing().truncate_before(offset)
+
+    def vacuum(self) -> VacuumReport:
+        """Delete the segments that the start offset and the retention options let go."""
+        return self._writing().vacuum()
+
+    def close(self) -> None:
+        """Flush and close; a second close does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._source.close()
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.start_offset}..{self.end_offset}"
+        return f"Log({self.path!r}, {self.flush_mode}, {state})"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self.path} is closed")
+
+    def _writing(self) -> Writer:
+        self._check_open()
+        if self._writer is None:
+            raise NotWritten(f"{self.path} is open read-only; open it without read_only to write")
+        return self._writer
+
+
+def _producer_headers(producer: str | None, sequence: int | None) -> list[tuple[str, bytes]]:
+    if not isinstance(producer, str) or not 0 < len(producer) <= 255:
+        raise ValueError(f"a producer id is 1 to 255 characters, not {producer!r}")
+    if isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < 2**63:
+        raise ValueError(f"a sequence is a whole number from 0 on, not {sequence!r}")
+    return [(PRODUCER_HEADER, producer.encode()), (SEQUENCE_HEADER, b"%d" % sequence)]

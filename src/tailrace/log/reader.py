@@ -1,0 +1,177 @@
+"""Reading: from an offset or a time to regions of whole batches, across segments.
+
+A `View` is what a reader may see at one moment: which segments, and how far. Everything below its
+end is complete on disk (or was), so whatever is not a whole batch there is damage, and damage is
+never passed over in silence: the reader gets `Corrupt` with the range that is missing and the
+offset at which reading can go on. A range that somebody has acknowledged is a gap like any other.
+
+Readers take no lock. Thread-safe; each iterator belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tailrace.errors import Corrupt, OffsetOutOfRange
+from tailrace.kernel import Malformed, find_record_at_time, read_header
+from tailrace.log.fs import File
+from tailrace.log.scan import Chunks, Damage, Region, find_next_batch
+from tailrace.log.segments import Catalog, Extent, segment_path
+from tailrace.log.sidefiles import Gap, Gaps
+
+__all__ = ["Reader", "View"]
+
+
+class View(NamedTuple):
+    """`start <= offset < end` is there to read. `open_end`: nobody knows where the last segment
+    ends (it belongs to another process), so what is not whole at its tail is simply not there."""
+
+    extents: tuple[Extent, ...]
+    start: int
+    end: int
+    open_end: bool = False
+
+
+class Reader:
+    """Reads what views allow. `current_start` tells the log start offset as of now."""
+
+    def __init__(self, catalog: Catalog, gaps: Gaps, current_start: Callable[[], int]) -> None:
+        self._catalog = catalog
+        self._gaps = gaps
+        self._current_start = current_start
+
+    # --- by offset --------------------------------------------------------------------------
+
+    def regions(self, view: View, first: int, last: int) -> Iterator[Region]:
+        """Regions that hold every record with `first <= offset < last`, and some around them."""
+        last = min(last, view.end)
+        extents = [extent for extent in view.extents if extent.size]
+        bases = [extent.base for extent in extents]
+        lost = [gap for gap in self._gaps.all() if gap.kind == "lost" and not gap.acknowledged]
+        for i in range(max(bisect_right(bases, first) - 1, 0), len(extents)):
+            extent = extents[i]
+            if extent.base >= last or first >= last:
+                break
+            limit = extents[i + 1].base if i + 1 < len(extents) else None
+            for region in self._segment_regions(view, extent, limit, first, last):
+                base_offset = read_header(region.data, 0).base_offset
+                self._refuse_lost(lost, first, min(base_offset, last))
+                yield region
+                first = max(first, region.next_offset)
+        self._refuse_lost(lost, first, last)
+
+    def _refuse_lost(self, lost: list[Gap], first: int, upto: int) -> None:
+        for gap in lost:
+            if gap.first < upto and gap.next > first:
+                raise Corrupt(
+                    f"{self._catalog.folder}: offsets {gap.first} to {gap.next - 1} are lost "
+                    f"({gap.reason}). Go on reading at {gap.next}; 'tailrace recover --apply' "
+                    "accepts the loss, and readers then step over it",
+                    path=self._catalog.folder,
+                    first_offset=gap.first,
+                    next_offset=gap.next,
+                )
+
+    def _segment_regions(
+        self, view: View, extent: Extent, limit: int | None, first: int, last: int
+    ) -> Iterator[Region]:
+        path = segment_path(self._catalog.folder, extent.base)
+        expected, position = extent.base, 0
+        if first > extent.base:
+            expected, position = self._catalog.facts(extent).offsets.lookup(first)
+        try:
+            opened = self._catalog.files.use(path)
+            with opened as file:
+                if position and not _starts_batch(file, position, expected):
+                    expected, position = extent.base, 0  # a wrong hint costs time, nothing else
+                chunks = Chunks(file, position, extent.size)
+                while expected < last:
+                    region = chunks.next()
+                    if region is not None:
+                        expected = region.next_offset
+                        if expected > first:
+                            yield region
+                    elif chunks.position >= extent.size:
+                        return
+                    else:
+                        damage = self._damage(file, chunks.position, extent, expected)
+                        if damage.next_offset is None and limit is None and view.open_end:
+                            return
+                        after = damage.next_offset or limit or view.end
+                        self._refuse(path, damage, after, first, last)
+                        if damage.next_offset is None:
+                            return
+                        expected = damage.next_offset
+                        chunks = Chunks(file, damage.end, extent.size)
+        except FileNotFoundError:
+            start = self._current_start()
+            raise OffsetOutOfRange(
+                f"{self._catalog.folder}: offset {first} was deleted; the log starts at {start}",
+                offset=first,
+                low=start,
+                high=view.end,
+            ) from None
+
+    def _damage(self, file: File, position: int, extent: Extent, expected: int) -> Damage:
+        found = find_next_batch(file, position + 1, extent.size, expected)
+        if found is None:
+            return Damage(position, extent.size, expected, None)
+        return Damage(position, found.position, expected, found.base_offset)
+
+    def _refuse(self, path: str, damage: Damage, after: int, first: int, last: int) -> None:
+        """Raise, unless the missing range was not asked for, or was acknowledged."""
+        if after <= first or damage.first_offset >= last:
+            return
+        if self._gaps.covers(damage.first_offset, after, acknowledged_only=True):
+            return
+        raise Corrupt(
+            f"{path}: bytes {damage.position} to {damage.end - 1} are damaged; offsets "
+            f"{damage.first_offset} to {after - 1} cannot be read. Go on reading at {after}; "
+            "'tailrace recover' shows what can be done",
+            path=path,
+            position=damage.position,
+            first_offset=damage.first_offset,
+            next_offset=after,
+        )
+
+    # --- by time ----------------------------------------------------------------------------
+
+    def offset_at(self, view: View, timestamp: int) -> int:
+        """The first readable offset whose record is not older than `timestamp`, else the end."""
+        for i, extent in enumerate(view.extents):
+            following = view.extents[i + 1].base if i + 1 < len(view.extents) else view.end
+            if not extent.size or following <= view.start:
+                continue
+            if self._catalog.max_timestamp(extent) < timestamp:
+                continue
+            offset = self._first_in_segment(view, extent, timestamp)
+            if offset is not None:
+                return offset
+        return view.end
+
+    def _first_in_segment(self, view: View, extent: Extent, timestamp: int) -> int | None:
+        facts = self._catalog.facts(extent)
+        _, position = facts.offsets.lookup(max(facts.times.lookup(timestamp), view.start))
+        with self._catalog.files.use(segment_path(self._catalog.folder, extent.base)) as file:
+            chunks = Chunks(file, position, extent.size)
+            while True:
+                region = chunks.next()
+                if region is None:
+                    damage = self._damage(file, chunks.position, extent, 0)
+                    if damage.next_offset is None:
+                        return None
+                    chunks = Chunks(file, damage.end, extent.size)
+                    continue
+                data = region.data
+                found = find_record_at_time(data, 0, len(data), timestamp, view.start)
+                if found is not None:
+                    return min(found[0], view.end)
+
+
+def _starts_batch(file: File, position: int, base_offset: int) -> bool:
+    try:
+        return read_header(file.pread(44, position), 0).base_offset == base_offset
+    except Malformed:
+        return False

@@ -1,0 +1,334 @@
+"""From whatever a crash left to a log that can be written: first `diagnose`, then `treat`.
+
+`diagnose` only reads. After a clean close it believes the marker; otherwise it scans from the
+segment of the watermark on, and draws one line:
+
+  at or behind the watermark   what is not whole was being written: it is cut off, the bytes are
+                               kept in quarantine, and nobody misses anything that was promised;
+  below the watermark, or in   was durable, so this is damage: the bytes stay, the missing range is
+  a segment that was sealed    recorded as lost, what follows stays readable.
+
+The next offset is above everything that anybody may have seen: above the watermark, and after a
+power cut above what an `async` log had reserved. A jump is recorded as a gap and starts a segment.
+
+`treat` may be killed at any point and run again: every step either repeats harmlessly or is no
+longer found to be needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tailrace.errors import ConfigError
+from tailrace.kernel import COMPLETE
+from tailrace.kernel.layout import MAGIC_BYTES, VERSION
+from tailrace.log.fs import FileSystem, write_all
+from tailrace.log.options import FlushMode
+from tailrace.log.scan import Damage, Facts, find_next_batch, scan
+from tailrace.log.segments import Catalog, Extent, list_segments, segment_path
+from tailrace.log.sidefiles import (
+    FOLDER,
+    CleanMarker,
+    Gap,
+    Gaps,
+    Poison,
+    StartOffset,
+    Watermark,
+    WatermarkFile,
+    side_path,
+)
+
+__all__ = ["Cut", "Diagnosis", "diagnose", "treat"]
+
+_COPY_SIZE = 1 << 20
+
+
+class Cut(NamedTuple):
+    """A segment that keeps its first `keep` of `size` bytes."""
+
+    base: int
+    keep: int
+    size: int
+
+
+@dataclass
+class Diagnosis:
+    """What a log's folder holds, and what has to be done to write to it."""
+
+    folder: str
+    extents: tuple[Extent, ...] = ()  # segments with records, as they will be
+    tail: Facts | None = None  # of the last of them
+    empty: int | None = None  # the base of an empty segment behind them
+    start_offset: int = 0
+    next_offset: int = 0
+    watermark: Watermark | None = None
+    poison: Poison | None = None
+    clean: bool = False
+    cuts: list[Cut] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)  # to be recorded
+    leftovers: list[str] = field(default_factory=list)  # files to be removed
+
+
+def diagnose(fs: FileSystem, catalog: Catalog, gaps: Gaps, flush: FlushMode) -> Diagnosis:
+    """Look at a log, without changing anything."""
+    folder = catalog.folder
+    found = Diagnosis(folder)
+    listing = list_segments(fs, folder)
+    found.leftovers = [os.path.join(folder, name) for name in listing.orphans]
+    found.leftovers += _temporary_files(fs, os.path.join(folder, FOLDER))
+    catalog.seals.load({extent.base for extent in listing.extents})
+    gaps.load()
+    found.start_offset = StartOffset(fs, folder).load()
+    found.watermark = WatermarkFile(fs, folder).load()
+    found.poison = Poison.load(fs, folder)
+    found.extents = _without_deleted(found, listing.extents)
+    marker = CleanMarker.load(fs, folder)
+    if found.poison is None and marker is not None and _fits(marker, listing.extents, fs):
+        found.clean = True
+        found.next_offset = marker.end_offset
+        if not found.extents[-1].size:
+            found.empty = found.extents[-1].base
+        found.extents = tuple(extent for extent in found.extents if extent.size)
+        if found.extents:
+            found.tail = catalog.facts(found.extents[-1])
+        return found
+    _Examination(fs, catalog, gaps, flush, found).run()
+    return found
+
+
+def _temporary_files(fs: FileSystem, folder: str) -> list[str]:
+    try:
+        entries = fs.list(folder)
+    except FileNotFoundError:
+        return []
+    return [os.path.join(folder, entry.name) for entry in entries if entry.name.endswith(".tmp")]
+
+
+def _without_deleted(found: Diagnosis, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    """Drop (and remove) what retention had decided to delete when it was interrupted."""
+    while len(extents) > 1 and extents[1].base <= found.start_offset:
+        found.leftovers += _files_of(found.folder, extents[0].base)
+        extents = extents[1:]
+    return extents
+
+
+def _files_of(folder: str, base: int) -> list[str]:
+    return [segment_path(folder, base, extension) for extension in ("idx", "tix", "seg")]
+
+
+def _fits(marker: CleanMarker, extents: tuple[Extent, ...], fs: FileSystem) -> bool:
+    if not extents or extents[-1] != (marker.segment, marker.size):
+        return False
+    return marker.boot_id in ("", fs.boot_id().hex())
+
+
+class _Examination:
+    """The scan after an unclean end. One instance, one `run`."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        catalog: Catalog,
+        gaps: Gaps,
+        flush: FlushMode,
+        found: Diagnosis,
+    ) -> None:
+        self._fs = fs
+        self._catalog = catalog
+        self._recorded = gaps
+        self._flush = flush
+        self._found = found
+        # Offsets below this were handed out, though the bytes are to be thrown away.
+        self._handed_out = 0
+        mark, poison = found.watermark, found.poison
+        self._durable = max(mark.durable if mark else 0, poison.durable if poison else 0)
+        at = poison if poison and (not mark or poison.durable >= mark.durable) else mark
+        self._mark_segment, self._mark_position = (at.segment, at.position) if at else (0, 0)
+
+    def run(self) -> None:
+        found = self._found
+        if found.poison is not None:
+            self._throw_away_unflushed()
+        extents = list(found.extents)
+        self._drop_stale_empty(extents)
+        end = extents[-1].base if extents else 0
+        if extents and not extents[-1].size:
+            found.empty = end
+        with_records = [extent for extent in extents if extent.size]
+        known = found.watermark is not None
+        first = self._mark_segment if known else (extents[-1].base if extents else 0)
+        for extent, following in zip(with_records, with_records[1:], strict=False):
+            if extent.base >= first:
+                self._examine_sealed(extent, following.base, known)
+        if with_records:
+            found.tail = self._examine_last(with_records[-1], known)
+            with_records[-1] = Extent(found.tail.base, found.tail.size)
+            if found.tail.next_offset < end and known:
+                self._lose(found.tail.next_offset, end, "the end of a segment is missing")
+            end = max(end, found.tail.next_offset)
+        found.extents = tuple(with_records)
+        self._decide_next_offset(end)
+
+    def _throw_away_unflushed(self) -> None:
+        """A flush failed: what is behind the last good one may not be on the disk, whatever the
+        page cache shows."""
+        keep = []
+        for extent in self._found.extents:
+            if extent.base < self._mark_segment:
+                keep.append(extent)
+                continue
+            kept = min(extent.size, self._mark_position)
+            if extent.base > self._mark_segment:
+                kept = 0
+            if kept < extent.size:
+                facts = self._catalog.new_facts(extent.base)
+                with self._catalog.files.use(self._path(extent)) as file:
+                    scan(file, facts, extent.size, resume=False)
+                self._handed_out = max(self._handed_out, facts.next_offset)
+                self._found.cuts.append(Cut(extent.base, kept, extent.size))
+            keep.append(Extent(extent.base, kept))
+        self._found.extents = tuple(keep)
+
+    def _drop_stale_empty(self, extents: list[Extent]) -> None:
+        """An empty segment is only good as the last one, where its name gives the next offset; a
+        failed roll may have left one behind that the log has since grown past."""
+        last = extents[-1] if extents else None
+        for extent in [extent for extent in extents if not extent.size]:
+            before = [other for other in extents if other.base < extent.base and other.size]
+            if extent is last and before:
+                if extent.base >= self._catalog.facts(before[-1]).next_offset:
+                    continue
+            elif extent is last:
+                continue
+            extents.remove(extent)
+            self._found.leftovers += _files_of(self._found.folder, extent.base)
+
+    def _examine_sealed(self, extent: Extent, following: int, known: bool) -> None:
+        facts = self._catalog.facts(extent)
+        for damage in facts.damages:
+            self._lose(damage.first_offset, damage.next_offset or following, _describe(damage))
+        if facts.size < extent.size:
+            self._lose(facts.next_offset, following, f"damage from byte {facts.size} on")
+        elif facts.next_offset < following and known:
+            self._lose(facts.next_offset, following, "records or a segment are missing")
+
+    def _examine_last(self, extent: Extent, known: bool) -> Facts:
+        """The facts of the last segment up to where it is cut."""
+        facts = self._catalog.new_facts(extent.base)
+        trusted = self._mark_position if extent.base == self._mark_segment else 0
+        contiguous_from = trusted if known else None
+        with self._catalog.files.use(self._path(extent)) as file:
+            while True:
+                status = scan(
+                    file, facts, extent.size, contiguous_from=contiguous_from, resume=False
+                )
+                if status == COMPLETE:
+                    break
+                self._refuse_newer_format(extent, file.pread(44, facts.size))
+                if facts.size >= trusted:
+                    self._found.cuts.append(Cut(extent.base, facts.size, extent.size))
+                    break
+                following = find_next_batch(file, facts.size + 1, extent.size, facts.next_offset)
+                if following is None or following.position > trusted:
+                    break  # what was durable and is behind this point is lost
+                damage = Damage(
+                    facts.size, following.position, facts.next_offset, following.base_offset
+                )
+                self._lose(damage.first_offset, following.base_offset, _describe(damage))
+                facts.damages.append(damage)
+                facts.size, facts.next_offset = following.position, following.base_offset
+        return facts
+
+    def _refuse_newer_format(self, extent: Extent, header: bytes) -> None:
+        version = header[25] if len(header) == 44 and header[:4] == MAGIC_BYTES else 0
+        if version > VERSION and self._found.watermark is None:
+            raise ConfigError(
+                f"{self._path(extent)} has batches of format {version}; this tailrace knows "
+                f"format {VERSION}: upgrade tailrace to open it"
+            )
+
+    def _decide_next_offset(self, end: int) -> None:
+        found, mark = self._found, self._found.watermark
+        lost_below = self._durable
+        if self._handed_out and self._flush is FlushMode.ASYNC:
+            lost_below = max(lost_below, self._handed_out)  # receipts were complete
+        self._lose(end, lost_below, "durable records are missing")
+        end = max(end, lost_below)
+        next_offset = max(end, self._handed_out, found.start_offset)
+        if mark is not None and mark.boot_id != self._fs.boot_id():
+            next_offset = max(next_offset, mark.reserved)
+        if next_offset > max(end, found.start_offset):
+            self._add(end, next_offset, "skipped", "stepped over by recovery")
+        found.next_offset = next_offset
+
+    def _lose(self, first: int, next_offset: int, reason: str) -> None:
+        self._add(first, next_offset, "lost", reason)
+
+    def _add(self, first: int, next_offset: int, kind: str, reason: str) -> None:
+        first = max(first, self._found.start_offset)
+        if first < next_offset and not self._recorded.covers(first, next_offset):
+            now_ms = time.time_ns() // 1_000_000
+            self._found.gaps.append(Gap(first, next_offset, kind, False, reason, now_ms))
+
+    def _path(self, extent: Extent) -> str:
+        return segment_path(self._found.folder, extent.base)
+
+
+def _describe(damage: Damage) -> str:
+    return f"bytes {damage.position} to {damage.end - 1} are damaged"
+
+
+# --- treatment ------------------------------------------------------------------------------
+
+
+def treat(fs: FileSystem, catalog: Catalog, gaps: Gaps, found: Diagnosis) -> None:
+    """Do what the diagnosis asks for, but for the new active segment (which `Tail` makes)."""
+    for cut in found.cuts:
+        _cut(fs, catalog, cut)
+    for path in found.leftovers:
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(path)
+    gaps.add(*found.gaps)
+    if found.cuts or found.leftovers:
+        fs.sync_dir(found.folder)
+
+
+def _cut(fs: FileSystem, catalog: Catalog, cut: Cut) -> None:
+    path = segment_path(catalog.folder, cut.base)
+    catalog.forget(cut.base)
+    file = fs.open(path, write=True)
+    try:
+        keep_aside(fs, catalog.folder, path, cut.keep, cut.size)
+        file.truncate(cut.keep)
+        file.sync()
+    finally:
+        file.close()
+
+
+def keep_aside(fs: FileSystem, folder: str, path: str, start: int, stop: int) -> str | None:
+    """Copy bytes of a segment to the quarantine, durably. All zeros are not worth keeping."""
+    quarantine = side_path(folder, "quarantine")
+    base = os.path.basename(path).removesuffix(".seg")
+    target = os.path.join(quarantine, f"{base}-{start}-{time.time_ns() // 1_000_000}.cut")
+    source = fs.open(path)
+    copy = None
+    try:
+        for position in range(start, stop, _COPY_SIZE):
+            data = source.pread(min(_COPY_SIZE, stop - position), position)
+            if copy is None and data.strip(b"\0"):
+                fs.make_dirs(quarantine)
+                copy = fs.open(target, write=True, create=True)
+            if copy is not None:
+                write_all(copy, data, position - start)
+        if copy is not None:
+            copy.sync()
+            fs.sync_dir(quarantine)
+    finally:
+        source.close()
+        if copy is not None:
+            copy.close()
+    return target if copy is not None else None

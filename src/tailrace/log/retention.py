@@ -1,0 +1,56 @@
+"""Which segments may go.
+
+Whole segments, oldest first, and the first one that has to stay ends it. A segment may go when all
+of it is below the log start offset, or older than `max_age` by its newest record, or when the log
+keeps at least `max_bytes` or `max_records` without it. A record with a timestamp in the future
+therefore holds its segment, and those behind it, until that time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tailrace.log.options import Retention
+from tailrace.log.segments import Catalog, Extent
+
+__all__ = ["VacuumReport", "count_expired"]
+
+
+class VacuumReport(NamedTuple):
+    """What a vacuum removed."""
+
+    segments: int
+    bytes: int
+    start_offset: int
+
+
+def count_expired(
+    catalog: Catalog,
+    extents: tuple[Extent, ...],
+    end_offset: int,
+    start_offset: int,
+    retention: Retention,
+    now_ms: int,
+) -> int:
+    """How many segments from the front may go. All of them means: the active one too."""
+    kept_bytes = sum(extent.size for extent in extents)
+    kept_records = 0
+    if retention.max_records is not None:
+        kept_records = sum(catalog.records(extent) for extent in extents)
+    for i, extent in enumerate(extents):
+        next_base = extents[i + 1].base if i + 1 < len(extents) else end_offset
+        kept_bytes -= extent.size
+        if retention.max_records is not None:
+            kept_records -= catalog.records(extent)
+        expired = (
+            next_base <= start_offset
+            or (retention.max_bytes is not None and kept_bytes >= retention.max_bytes)
+            or (retention.max_records is not None and kept_records >= retention.max_records)
+            or (
+                retention.max_age_ms is not None
+                and now_ms - catalog.max_timestamp(extent) > retention.max_age_ms
+            )
+        )
+        if not expired:
+            return i
+    return len(extents)

@@ -1,0 +1,215 @@
+"""Walking a segment file: whole batches one after the other, and what to do where one is not.
+
+`Chunks` reads a file in pieces and hands out regions of batches whose checksums hold. `Facts` is
+everything worth knowing about a segment, indexes included, gathered batch by batch in one pass;
+the writer keeps it up to date as it appends, and `scan` makes it again from the bytes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tailrace.kernel import (
+    BAD,
+    COMPLETE,
+    HEADER_SIZE,
+    PARTIAL,
+    BatchInfo,
+    Malformed,
+    batches,
+    check,
+    read_header,
+)
+from tailrace.kernel.layout import MAGIC_BYTES
+from tailrace.log.fs import File
+from tailrace.log.index import OffsetIndex, TimeIndex
+
+__all__ = ["Chunks", "Damage", "Facts", "Region", "find_next_batch", "scan"]
+
+_FIRST_READ = 16 << 10  # one index interval and a batch of usual size, for reads of one record
+_LARGEST_READ = 1 << 20  # stays in the processor's cache while it is checked and decoded
+
+
+class Region(NamedTuple):
+    """Whole, checked batches. `data` is valid until the next region is asked for."""
+
+    data: memoryview
+    position: int
+    next_offset: int
+
+
+class Chunks:
+    """Regions of a file from `position` to `stop`, read with one buffer.
+
+    `next()` gives `None` at the stop, or where no whole batch begins; `position` then says where,
+    and `status` whether the bytes there are `PARTIAL` (the file ends too early) or `BAD`.
+    """
+
+    def __init__(self, file: File, position: int, stop: int, read_size: int = _FIRST_READ) -> None:
+        self._file = file
+        self._stop = stop
+        self._read_size = read_size
+        self._buffer = bytearray(min(read_size, max(stop - position, 0)))
+        self._filled = 0
+        self._handed_out = 0
+        self.position = position
+        self.status = COMPLETE
+
+    def next(self) -> Region | None:
+        self._drop_handed_out()
+        while self.position < self._stop:
+            at_end = self._fill()
+            end, next_offset, self.status = check(self._buffer, 0, self._filled)
+            if end:
+                region = Region(memoryview(self._buffer)[:end], self.position, next_offset)
+                self.position += end
+                self._handed_out = end
+                self._read_size = min(self._read_size * 4, _LARGEST_READ)
+                return region
+            if self.status != PARTIAL or at_end:
+                return None
+            self._grow()
+        self.status = COMPLETE
+        return None
+
+    def _drop_handed_out(self) -> None:
+        if self._handed_out:
+            left = self._filled - self._handed_out
+            size = min(max(self._read_size, left), self._stop - self.position)
+            buffer = self._buffer
+            if len(buffer) < size or len(buffer) > 4 * _LARGEST_READ:
+                buffer = bytearray(size)
+            rest = bytes(memoryview(self._buffer)[self._handed_out : self._filled])
+            buffer[:left] = rest
+            self._buffer, self._filled, self._handed_out = buffer, left, 0
+
+    def _fill(self) -> bool:
+        """Read until the buffer is full; true when the file has no more before the stop."""
+        want = min(len(self._buffer), self._stop - self.position)
+        view = memoryview(self._buffer)
+        while self._filled < want:
+            read = self._file.pread_into(view[self._filled : want], self.position + self._filled)
+            if not read:
+                return True
+            self._filled += read
+        return self._filled >= self._stop - self.position
+
+    def _grow(self) -> None:
+        """Make room for the batch at the front, whose size its header tells."""
+        size = 4 * len(self._buffer)
+        if self._filled >= HEADER_SIZE:
+            size = max(read_header(self._buffer, 0).size, HEADER_SIZE)
+        bigger = bytearray(min(max(size, HEADER_SIZE), self._stop - self.position))
+        bigger[: self._filled] = memoryview(self._buffer)[: self._filled]
+        self._buffer = bigger
+
+
+class Damage(NamedTuple):
+    """Bytes `position <= b < end` hold no readable batch; records from `first_offset` are missing
+    up to `next_offset`, or to an unknown offset (`None`) when nothing readable follows."""
+
+    position: int
+    end: int
+    first_offset: int
+    next_offset: int | None
+
+
+class Facts:
+    """What a segment holds up to `size`. The writer adds batches in order; a reader may use the
+    indexes meanwhile."""
+
+    def __init__(self, base: int, index_interval: int, time_index_interval_ms: int) -> None:
+        self.base = base
+        self.size = 0
+        self.next_offset = base
+        self.records = 0
+        self.first_timestamp = 0  # the first batch's largest: the age of the segment counts from it
+        self.max_timestamp = 0
+        self.offsets = OffsetIndex(base, index_interval)
+        self.times = TimeIndex(base, time_index_interval_ms)
+        self.damages: list[Damage] = []
+
+    def observe(self, base_offset: int, count: int, size: int, max_timestamp: int) -> bool:
+        """Count the batch at `self.size`; true when an index got an entry."""
+        if not self.records:
+            self.first_timestamp = self.max_timestamp = max_timestamp
+        elif max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+        indexed = self.offsets.observe(base_offset, self.size, size)
+        indexed = self.times.observe(base_offset, max_timestamp) or indexed
+        self.records += count
+        self.size += size
+        self.next_offset = base_offset + count
+        return indexed
+
+
+def scan(
+    file: File,
+    facts: Facts,
+    stop: int,
+    *,
+    contiguous_from: int | None = None,
+    resume: bool = True,
+) -> int:
+    """Extend `facts` over the file up to `stop`; `facts.size` is how far it got.
+
+    At damage it goes on (`resume`) behind it, if anything readable follows, and notes what is
+    missing. From the position `contiguous_from` on, a batch must start at the very next offset:
+    an old batch from elsewhere, whole by itself, is then not taken for one of this log's.
+    Returns `COMPLETE`, or `PARTIAL` or `BAD` for the bytes at `facts.size`.
+    """
+    while True:
+        status = _scan_whole_batches(file, facts, stop, contiguous_from)
+        if status == COMPLETE or not resume:
+            return status
+        found = find_next_batch(file, facts.size + 1, stop, facts.next_offset)
+        if found is None:
+            return status
+        size = facts.size
+        if _scan_whole_batches(file, facts, stop, contiguous_from) == COMPLETE or facts.size > size:
+            continue  # it was being written when we first looked
+        facts.damages.append(
+            Damage(facts.size, found.position, facts.next_offset, found.base_offset)
+        )
+        facts.size = found.position
+        facts.next_offset = found.base_offset
+
+
+def _scan_whole_batches(file: File, facts: Facts, stop: int, contiguous_from: int | None) -> int:
+    chunks = Chunks(file, facts.size, stop, _LARGEST_READ)
+    while (region := chunks.next()) is not None:
+        for info in batches(region.data, 0, len(region.data)):
+            gap = info.base_offset - facts.next_offset
+            strict = contiguous_from is not None and facts.size >= contiguous_from
+            if gap < 0 or (gap and strict) or info.next_offset - facts.base > 2**32:
+                return BAD
+            facts.observe(info.base_offset, info.count, info.size, info.max_timestamp)
+    return chunks.status
+
+
+def find_next_batch(file: File, position: int, stop: int, min_offset: int) -> BatchInfo | None:
+    """The first whole batch at or behind `position` that starts at `min_offset` or later; its
+    `position` is the one in the file."""
+    while position < stop:
+        piece = file.pread(min(_LARGEST_READ, stop - position), position)
+        start = 0
+        while (hit := piece.find(MAGIC_BYTES, start)) >= 0:
+            info = _batch_at(file, position + hit, stop)
+            if info is not None and info.base_offset >= min_offset:
+                return info._replace(position=position + hit)
+            start = hit + 1
+        if len(piece) < len(MAGIC_BYTES):
+            return None
+        position += len(piece) - len(MAGIC_BYTES) + 1  # the magic may lie across two pieces
+    return None
+
+
+def _batch_at(file: File, position: int, stop: int) -> BatchInfo | None:
+    head = file.pread(HEADER_SIZE, position)
+    try:
+        info = read_header(head, 0)
+    except Malformed:
+        return None
+    if position + info.size > stop:
+        return None
+    return info if Chunks(file, position, position + info.size).next() is not None else None

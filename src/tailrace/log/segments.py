@@ -1,0 +1,273 @@
+"""The segments of a log: their names, their open files, and the facts about each.
+
+`Catalog` answers for every segment that the folder holds. Facts come from memory, from the index
+files when the segment's seal vouches for them, or from a scan, in this order; what a scan found is
+written back so that it is not needed again (unless the log is open read-only).
+Thread-safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tailrace.errors import Closed
+from tailrace.kernel import COMPLETE, crc32c
+from tailrace.log.fs import File, FileSystem, read_file, write_all
+from tailrace.log.index import OffsetIndex, TimeIndex
+from tailrace.log.options import LogOptions
+from tailrace.log.scan import Facts, scan
+from tailrace.log.sidefiles import Seal, Seals
+
+__all__ = ["Catalog", "Extent", "OpenFiles", "list_segments", "segment_path"]
+
+_NAME = re.compile(r"(\d{20})\.(seg|idx|tix)")
+_FACTS_IN_MEMORY = 64  # at most about 10 MiB of indexes
+
+
+class Extent(NamedTuple):
+    """A segment, as far as it may be read."""
+
+    base: int
+    size: int
+
+
+def segment_path(folder: str, base: int, extension: str = "seg") -> str:
+    return os.path.join(folder, f"{base:020d}.{extension}")
+
+
+class Listing(NamedTuple):
+    """`orphans` are index files whose segment is gone."""
+
+    extents: tuple[Extent, ...]
+    modified_ms: dict[int, int]
+    orphans: list[str]
+
+
+def list_segments(fs: FileSystem, folder: str) -> Listing:
+    """The segments in a folder, by base offset. Other files are none of our business."""
+    sizes: dict[int, int] = {}
+    modified: dict[int, int] = {}
+    indexes: list[tuple[int, str]] = []
+    for entry in fs.list(folder):
+        match = _NAME.fullmatch(entry.name)
+        if match is None:
+            continue
+        base = int(match[1])
+        if match[2] == "seg":
+            sizes[base], modified[base] = entry.size, entry.modified_ms
+        else:
+            indexes.append((base, entry.name))
+    orphans = [name for base, name in indexes if base not in sizes]
+    return Listing(tuple(Extent(b, sizes[b]) for b in sorted(sizes)), modified, orphans)
+
+
+class OpenFiles:
+    """Files open for reading, at most `capacity` beyond those in use right now."""
+
+    def __init__(self, fs: FileSystem, capacity: int) -> None:
+        self._fs = fs
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, _SharedFile] = OrderedDict()
+        self._closed = False
+
+    @contextlib.contextmanager
+    def use(self, path: str) -> Iterator[File]:
+        """The open file, for the length of a `with`; it stays readable even if it is deleted."""
+        shared = self._acquire(path)
+        try:
+            yield shared.file
+        finally:
+            self._release(shared)
+
+    def _acquire(self, path: str) -> _SharedFile:
+        with self._lock:
+            if self._closed:
+                raise Closed(f"{os.path.dirname(path)} is closed")
+            shared = self._open.get(path)
+            if shared is None:
+                shared = self._open[path] = _SharedFile(self._fs.open(path))
+                self._evict()
+            else:
+                self._open.move_to_end(path)
+            shared.users += 1
+            return shared
+
+    def _release(self, shared: _SharedFile) -> None:
+        with self._lock:
+            shared.users -= 1
+            if shared.forgotten and not shared.users:
+                shared.file.close()
+
+    def _evict(self) -> None:
+        for path, shared in list(self._open.items())[: -self._capacity]:
+            if not shared.users:
+                self._forget(path)
+
+    def forget(self, path: str) -> None:
+        """The file is gone or was replaced: whoever asks next gets the new one, or none."""
+        with self._lock:
+            self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        shared = self._open.pop(path, None)
+        if shared is not None:
+            shared.forgotten = True
+            if not shared.users:
+                shared.file.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for path in list(self._open):
+                self._forget(path)
+
+
+class _SharedFile:
+    __slots__ = ("file", "forgotten", "users")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.users = 0
+        self.forgotten = False
+
+
+class Catalog:
+    """Facts about segments, by base and size."""
+
+    def __init__(
+        self, fs: FileSystem, folder: str, options: LogOptions, *, read_only: bool
+    ) -> None:
+        self.fs = fs
+        self.folder = folder
+        self.files = OpenFiles(fs, options.open_files)
+        self.seals = Seals(fs, folder, read_only=read_only)
+        self._options = options
+        self._read_only = read_only
+        self._lock = threading.RLock()
+        self._facts: OrderedDict[int, Facts] = OrderedDict()
+        self.live: Facts | None = None  # the segment that is being written, kept by its writer
+
+    def new_facts(self, base: int) -> Facts:
+        return Facts(base, self._options.index_interval, self._options.time_index_interval_ms)
+
+    def remember(self, facts: Facts) -> None:
+        with self._lock:
+            self._facts[facts.base] = facts
+            self._facts.move_to_end(facts.base)
+            while len(self._facts) > _FACTS_IN_MEMORY:
+                self._facts.popitem(last=False)
+
+    def forget(self, base: int) -> None:
+        with self._lock:
+            self._facts.pop(base, None)
+            self.seals.forget(base)
+        self.files.forget(segment_path(self.folder, base))
+
+    def max_timestamp(self, extent: Extent) -> int:
+        seal = self.seals.get(*extent)
+        return seal.max_timestamp if seal is not None else self.facts(extent).max_timestamp
+
+    def records(self, extent: Extent) -> int:
+        seal = self.seals.get(*extent)
+        return seal.records if seal is not None else self.facts(extent).records
+
+    def facts(self, extent: Extent) -> Facts:
+        """Facts that cover at least `extent.size` bytes."""
+        facts = self.live
+        if facts is None or facts.base != extent.base:
+            facts = self._facts.get(extent.base)
+        if facts is not None and facts.size >= extent.size:
+            return facts
+        with self._lock:
+            facts = self._facts.get(extent.base)
+            if facts is None:
+                facts = self._load(extent)
+            if facts is None:
+                facts = self.new_facts(extent.base)
+            if facts.size < extent.size:
+                self._extend(facts, extent)
+            self.remember(facts)
+            return facts
+
+    def _extend(self, facts: Facts, extent: Extent) -> None:
+        with self.files.use(segment_path(self.folder, extent.base)) as file:
+            status = scan(file, facts, extent.size)
+        if not self._read_only and status == COMPLETE and not facts.damages:
+            self.save(facts)
+
+    def save(self, facts: Facts) -> None:
+        """Write indexes and seal. Where that fails (a full disk), the next one scans again."""
+        with contextlib.suppress(OSError):
+            self.store_indexes(facts)
+        self.seal(facts)
+
+    def _load(self, extent: Extent) -> Facts | None:
+        """From the index files, if the seal says that they are the right ones."""
+        seal = self.seals.get(*extent)
+        if seal is None:
+            return None
+        idx = self._read_index(extent.base, "idx", seal.idx_size, seal.idx_crc)
+        tix = self._read_index(extent.base, "tix", seal.tix_size, seal.tix_crc)
+        if idx is None or tix is None:
+            return None
+        offsets = OffsetIndex.from_bytes(idx, extent.base)
+        times = TimeIndex.from_bytes(tix, extent.base, self._options.time_index_interval_ms)
+        if offsets is None or times is None:
+            return None
+        facts = self.new_facts(extent.base)
+        facts.size = seal.size
+        facts.next_offset = seal.next_offset
+        facts.records = seal.records
+        facts.first_timestamp = seal.first_timestamp
+        facts.max_timestamp = seal.max_timestamp
+        facts.offsets, facts.times = offsets, times
+        return facts
+
+    def _read_index(self, base: int, extension: str, size: int, crc: int) -> bytes | None:
+        data = read_file(self.fs, segment_path(self.folder, base, extension), size + 1)
+        if data is None or len(data) != size or crc32c(data) != crc:
+            return None
+        return data
+
+    def store_indexes(self, facts: Facts) -> None:
+        """Write both index files anew. They are not synced: they can be made again."""
+        for extension, data in (
+            ("idx", facts.offsets.to_bytes()),
+            ("tix", facts.times.to_bytes()),
+        ):
+            path = segment_path(self.folder, facts.base, extension)
+            file = self.fs.open(path, write=True, create=True)
+            try:
+                write_all(file, data, 0)
+                file.truncate(len(data))
+            finally:
+                file.close()
+
+    def seal(self, facts: Facts) -> None:
+        """Note what is true of the segment. Its checksums are those of the indexes in memory: if
+        the files differ, they are not taken for good."""
+        idx, tix = facts.offsets.to_bytes(), facts.times.to_bytes()
+        seal = Seal(
+            base=facts.base,
+            size=facts.size,
+            next_offset=facts.next_offset,
+            records=facts.records,
+            first_timestamp=facts.first_timestamp,
+            max_timestamp=facts.max_timestamp,
+            idx_size=len(idx),
+            idx_crc=crc32c(idx),
+            tix_size=len(tix),
+            tix_crc=crc32c(tix),
+        )
+        with contextlib.suppress(OSError):
+            self.seals.add(seal)
+
+    def close(self) -> None:
+        self.files.close()

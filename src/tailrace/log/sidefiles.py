@@ -1,0 +1,444 @@
+"""The small files beside the segments, in `.tailrace/`; FORMAT.md has their bytes.
+
+    log.json     format number and flush mode          replaced whole
+    watermark    what is durable, what is handed out   two slots, written in turn, in place
+    start        the log start offset                  two slots, both written, synced
+    clean        left by a clean close                 replaced whole, removed on open
+    seals        facts about segments that are closed  fixed entries, appended; a cache
+    gaps         offsets that hold no record, and why  lines, appended, synced
+    poisoned     a flush failed                        replaced whole
+    producers    idempotent producers (producers.py)   replaced whole; a cache
+    quarantine/  bytes that recovery took away
+
+Everything carries a CRC-32C. A file that a crash may tear is either replaced by a rename or holds
+two slots of which one is always whole; what is only a cache is thrown away when in doubt.
+Nothing here is thread-safe: the log's lock (or recovery's solitude) guards it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tailrace.errors import ConfigError
+from tailrace.kernel import crc32c
+from tailrace.log.fs import File, FileSystem, read_exactly, read_file, replace_file, write_all
+
+__all__ = [
+    "FOLDER",
+    "FORMAT",
+    "CleanMarker",
+    "Gap",
+    "Gaps",
+    "Poison",
+    "Seal",
+    "Seals",
+    "Slots",
+    "StartOffset",
+    "Watermark",
+    "WatermarkFile",
+    "load_checked_json",
+    "load_identity",
+    "side_path",
+    "store_checked_json",
+    "store_identity",
+]
+
+FOLDER = ".tailrace"
+FORMAT = 1
+
+_SMALL = 1 << 16  # no fixed side file is larger; a bound for reading one that was tampered with
+
+
+def side_path(folder: str, name: str) -> str:
+    return os.path.join(folder, FOLDER, name)
+
+
+# --- JSON documents -------------------------------------------------------------------------
+
+
+def store_checked_json(fs: FileSystem, path: str, document: dict[str, Any]) -> None:
+    """A JSON object whose last key is the CRC of the rest."""
+    body = json.dumps(document, separators=(",", ":"), sort_keys=True)
+    checked = body[:-1] + f',"crc32c":{crc32c(body.encode())}}}\n'
+    replace_file(fs, path, checked.encode())
+
+
+def load_checked_json(fs: FileSystem, path: str, limit: int = _SMALL) -> dict[str, Any] | None:
+    """What `store_checked_json` wrote; `None` when the file is missing or damaged."""
+    data = read_file(fs, path, limit)
+    if data is None:
+        return None
+    body, found, checksum = data.rpartition(b',"crc32c":')
+    body += b"}"
+    if not found or checksum != b"%d}\n" % crc32c(body):
+        return None
+    document = json.loads(body)
+    return document if isinstance(document, dict) else None
+
+
+# --- log.json -------------------------------------------------------------------------------
+
+
+def load_identity(fs: FileSystem, folder: str) -> str | None:
+    """The log's flush mode; `None` when it was never set (a folder of another writer's)."""
+    document = load_checked_json(fs, side_path(folder, "log.json"))
+    if document is None:
+        return None
+    if document["format"] > FORMAT:
+        raise ConfigError(
+            f"{folder} is a log of format {document['format']}; this tailrace knows formats up to "
+            f"{FORMAT}: upgrade tailrace to open it"
+        )
+    return str(document["flush"])
+
+
+def store_identity(fs: FileSystem, folder: str, flush: str) -> None:
+    document = {"format": FORMAT, "flush": flush}
+    store_checked_json(fs, side_path(folder, "log.json"), document)
+
+
+# --- two slots ------------------------------------------------------------------------------
+
+
+class Slots:
+    """A file of two slots in sectors of their own, so that a torn write spoils one at most.
+
+    A slot: magic, format, sequence number, payload, CRC. The valid slot with the highest sequence
+    counts.
+    """
+
+    STRIDE = 512
+    _HEAD = struct.Struct("<4sB3xQ")
+
+    def __init__(self, fs: FileSystem, path: str, magic: bytes) -> None:
+        self._fs = fs
+        self._path = path
+        self._magic = magic
+        self._sequence = 0
+        self._file: File | None = None
+
+    @classmethod
+    def parse(cls, magic: bytes, slot: bytes) -> tuple[int, bytes] | None:
+        """(sequence, payload) of a slot's bytes; `None` when they are not a whole slot."""
+        size_of_head, size_of_crc = cls._HEAD.size, 4
+        if len(slot) < size_of_head + 1 + size_of_crc:
+            return None
+        found_magic, version, sequence = cls._HEAD.unpack_from(slot)
+        size = slot[size_of_head]
+        end = size_of_head + 1 + size
+        if found_magic != magic or version != FORMAT or end + size_of_crc > len(slot):
+            return None
+        if crc32c(slot[:end]) != int.from_bytes(slot[end : end + size_of_crc], "little"):
+            return None
+        return sequence, slot[size_of_head + 1 : end]
+
+    def load(self) -> bytes | None:
+        data = read_file(self._fs, self._path, 2 * self.STRIDE) or b""
+        slots = (data[: self.STRIDE], data[self.STRIDE :])
+        valid = [slot for slot in (self.parse(self._magic, s) for s in slots) if slot]
+        if not valid:
+            return None
+        self._sequence, payload = max(valid)
+        return payload
+
+    def store(self, payload: bytes, *, sync: bool) -> None:
+        """Write the slot whose turn it is."""
+        file = self._file or self._fs.open(self._path, write=True, create=True)
+        sequence = self._sequence + 1
+        slot = self._HEAD.pack(self._magic, FORMAT, sequence) + bytes((len(payload),)) + payload
+        slot += crc32c(slot).to_bytes(4, "little")
+        write_all(file, slot, (sequence & 1) * self.STRIDE)
+        if sync:
+            file.sync()
+            if self._file is None:  # the name may be new as well
+                self._fs.sync_dir(os.path.dirname(self._path))
+        self._file = file
+        self._sequence = sequence
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """`durable`: every record below is on the disk, and ends at `position` in `segment`.
+    `reserved`: no record at or above was ever handed out since `boot_id`'s boot (0: nothing is
+    reserved because nobody sees a record before it is durable)."""
+
+    durable: int
+    segment: int
+    position: int
+    reserved: int
+    boot_id: bytes
+
+    LAYOUT = struct.Struct("<QQQQ16s")
+
+    def pack(self) -> bytes:
+        return self.LAYOUT.pack(
+            self.durable, self.segment, self.position, self.reserved, self.boot_id
+        )
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Watermark | None:
+        return cls(*cls.LAYOUT.unpack(payload)) if len(payload) == cls.LAYOUT.size else None
+
+
+class WatermarkFile:
+    """Written after each flush, without a sync of its own unless asked: after a power cut it may
+    be behind the truth, never ahead of it."""
+
+    MAGIC = b"TRWM"
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._slots = Slots(fs, side_path(folder, "watermark"), self.MAGIC)
+
+    def load(self) -> Watermark | None:
+        payload = self._slots.load()
+        return Watermark.unpack(payload) if payload is not None else None
+
+    def store(self, watermark: Watermark, *, sync: bool = False) -> None:
+        self._slots.store(watermark.pack(), sync=sync)
+
+    def close(self) -> None:
+        self._slots.close()
+
+
+class StartOffset:
+    """The log start offset. Both slots get every value, so that one damaged slot changes nothing
+    and a crash between the two leaves the old value or the new."""
+
+    MAGIC = b"TRST"
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._slots = Slots(fs, side_path(folder, "start"), self.MAGIC)
+
+    def load(self) -> int:
+        payload = self._slots.load()
+        return int.from_bytes(payload, "little") if payload is not None else 0
+
+    def store(self, offset: int) -> None:
+        payload = offset.to_bytes(8, "little")
+        self._slots.store(payload, sync=True)
+        self._slots.store(payload, sync=True)
+
+    def close(self) -> None:
+        self._slots.close()
+
+
+# --- clean marker and poison ----------------------------------------------------------------
+
+
+class CleanMarker(NamedTuple):
+    """Says that the last segment is whole at `size` bytes, so that opening needs no scan.
+
+    `boot_id` is empty when everything was synced; otherwise the marker holds for that boot only.
+    """
+
+    segment: int
+    size: int
+    end_offset: int
+    boot_id: str
+
+    @classmethod
+    def load(cls, fs: FileSystem, folder: str) -> CleanMarker | None:
+        document = load_checked_json(fs, side_path(folder, "clean"))
+        return cls(**document) if document is not None else None
+
+    def store(self, fs: FileSystem, folder: str) -> None:
+        store_checked_json(fs, side_path(folder, "clean"), self._asdict())
+
+    @staticmethod
+    def remove(fs: FileSystem, folder: str) -> None:
+        try:
+            fs.unlink(side_path(folder, "clean"))
+        except FileNotFoundError:
+            return
+        fs.sync_dir(os.path.join(folder, FOLDER))
+
+
+class Poison(NamedTuple):
+    """A flush failed. What the page cache shows behind `position` of `segment` may not be on the
+    disk, and asking again proves nothing; recovery starts from here."""
+
+    durable: int
+    segment: int
+    position: int
+    reason: str
+
+    @classmethod
+    def load(cls, fs: FileSystem, folder: str) -> Poison | None:
+        document = load_checked_json(fs, side_path(folder, "poisoned"))
+        return cls(**document) if document is not None else None
+
+    def store(self, fs: FileSystem, folder: str) -> None:
+        store_checked_json(fs, side_path(folder, "poisoned"), self._asdict())
+
+    @staticmethod
+    def remove(fs: FileSystem, folder: str) -> None:
+        fs.unlink(side_path(folder, "poisoned"))
+        fs.sync_dir(os.path.join(folder, FOLDER))
+
+
+# --- seals ----------------------------------------------------------------------------------
+
+
+class Seal(NamedTuple):
+    """What is true of a segment file of exactly `size` bytes, and the checksums of the two index
+    files that belong to it. A cache: without it the segment is scanned."""
+
+    base: int
+    size: int
+    next_offset: int
+    records: int
+    first_timestamp: int
+    max_timestamp: int
+    idx_size: int
+    idx_crc: int
+    tix_size: int
+    tix_crc: int
+
+
+class Seals:
+    """Entries of fixed size, appended; for a base the last valid one counts."""
+
+    MAGIC = b"TRSL"
+    ENTRY = struct.Struct("<4sB3xQQQQqqIIIII")
+
+    def __init__(self, fs: FileSystem, folder: str, *, read_only: bool = False) -> None:
+        self._fs = fs
+        self._path = side_path(folder, "seals")
+        self._read_only = read_only
+        self._entries: dict[int, Seal] = {}
+        self._slots_used = 0
+
+    def load(self, live_bases: set[int]) -> None:
+        """Read all, and rewrite the file when most of it is about segments that are gone."""
+        limit = 4 * self.ENTRY.size * (len(live_bases) + 1024)
+        data = read_file(self._fs, self._path, limit) or b""
+        self._slots_used = -(-len(data) // self.ENTRY.size)
+        for seal in self.parse(data):
+            if seal.base in live_bases:
+                self._entries[seal.base] = seal
+        if not self._read_only and self._slots_used > 2 * len(self._entries) + 64:
+            replace_file(self._fs, self._path, b"".join(map(self._pack, self._entries.values())))
+            self._slots_used = len(self._entries)
+
+    @classmethod
+    def parse(cls, data: bytes) -> list[Seal]:
+        size = cls.ENTRY.size
+        seals = []
+        for position in range(0, len(data) - size + 1, size):
+            magic, version, *fields, crc = cls.ENTRY.unpack_from(data, position)
+            body = data[position : position + size - 4]
+            if magic == cls.MAGIC and version == FORMAT and crc == crc32c(body):
+                seals.append(Seal(*fields))
+        return seals
+
+    @classmethod
+    def _pack(cls, seal: Seal) -> bytes:
+        body = cls.ENTRY.pack(cls.MAGIC, FORMAT, *seal, 0)[:-4]
+        return body + crc32c(body).to_bytes(4, "little")
+
+    def get(self, base: int, size: int) -> Seal | None:
+        seal = self._entries.get(base)
+        return seal if seal is not None and seal.size == size else None
+
+    def add(self, seal: Seal) -> None:
+        if self._entries.get(seal.base) == seal:
+            return
+        self._entries[seal.base] = seal
+        if self._read_only:
+            return
+        file = self._fs.open(self._path, write=True, create=True)
+        try:
+            write_all(file, self._pack(seal), self._slots_used * self.ENTRY.size)
+        finally:
+            file.close()
+        self._slots_used += 1
+
+    def forget(self, base: int) -> None:
+        self._entries.pop(base, None)
+
+
+# --- gaps -----------------------------------------------------------------------------------
+
+
+class Gap(NamedTuple):
+    """Offsets `first <= o < next` hold no record. `kind` is "lost" (there were records, and they
+    are damaged or gone) or "skipped" (recovery stepped over numbers that may have been handed
+    out). Readers refuse to pass a lost gap until it is `acknowledged`."""
+
+    first: int
+    next: int
+    kind: str
+    acknowledged: bool
+    reason: str
+    time_ms: int
+
+
+class Gaps:
+    """An append-only journal, one line each: the CRC in hex, a space, JSON. A later line about the
+    same range replaces the earlier one."""
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._path = side_path(folder, "gaps")
+        self._gaps: dict[tuple[int, int], Gap] = {}
+
+    def load(self) -> None:
+        self._gaps.clear()
+        try:
+            size = self._fs.stat(self._path).size
+        except FileNotFoundError:
+            return
+        for gap in self.parse(read_file(self._fs, self._path, size) or b""):
+            self._gaps[gap.first, gap.next] = gap
+
+    @staticmethod
+    def parse(data: bytes) -> list[Gap]:
+        gaps = []
+        for line in data.split(b"\n"):
+            checksum, _, body = line.partition(b" ")
+            if body and checksum == b"%08x" % crc32c(body):
+                gaps.append(Gap(**json.loads(body)))
+        return gaps
+
+    def add(self, *gaps: Gap) -> None:
+        """Record gaps, durably, before anything relies on them."""
+        new = [gap for gap in gaps if self._gaps.get((gap.first, gap.next)) != gap]
+        if not new:
+            return
+        lines = b""
+        for gap in new:
+            body = json.dumps(gap._asdict(), separators=(",", ":")).encode()
+            lines += b"%08x %s\n" % (crc32c(body), body)
+        file = self._fs.open(self._path, write=True, create=True)
+        try:
+            end = file.size()
+            if end and read_exactly(file, 1, end - 1) != b"\n":  # a crash tore the last line
+                lines = b"\n" + lines
+            write_all(file, lines, end)
+            file.sync()
+        finally:
+            file.close()
+        self._fs.sync_dir(os.path.join(self._folder, FOLDER))
+        for gap in new:
+            self._gaps[gap.first, gap.next] = gap
+
+    def all(self) -> list[Gap]:
+        return sorted(self._gaps.values())
+
+    def covers(self, first: int, next_offset: int, *, acknowledged_only: bool = False) -> bool:
+        """Do recorded gaps, taken together, account for every offset of this range?"""
+        for gap in self.all():
+            usable = gap.acknowledged or gap.kind == "skipped" or not acknowledged_only
+            if usable and gap.first <= first < gap.next:
+                first = gap.next
+        return first >= next_offset

@@ -1,0 +1,292 @@
+"""The end of the log: the segment that is being written.
+
+`Tail.append` puts one batch at the end and gives it its offset; it does not make it durable
+(`commit.py` does). It is called under the log's append lock and is the hottest path of the package,
+so the usual case makes one comparison per rule and everything rare is in `_prepare`.
+
+A failed or interrupted write leaves bytes behind the last whole batch. They are cut off at once, or
+if that fails before the next append; nobody reads behind `end`, so nobody sees them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from tailrace.errors import Closed, NotWritten
+from tailrace.kernel import Draft
+from tailrace.log.commit import Committer, Written
+from tailrace.log.fs import File, write_all
+from tailrace.log.index import IndexFile
+from tailrace.log.options import RELATIVE_OFFSET_MAX, LogOptions
+from tailrace.log.scan import Facts, scan
+from tailrace.log.segments import Catalog, Extent, segment_path
+
+__all__ = ["Tail"]
+
+_NEVER = 1 << 63
+_POSITION_MAX = 2**32 - 1  # a position in `.idx` has 32 bits
+
+# Offsets that an `async` log may hand out before the next note about it (see Watermark.reserved).
+# After a power cut the log steps over what was left of them.
+_RESERVED_OFFSETS = 1 << 20
+
+
+class Tail:
+    """The active segment with its two index files. Not thread-safe but for `written` and `end`,
+    which readers and flushes may look at any time."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        options: LogOptions,
+        facts: Facts,
+        sealed: tuple[Extent, ...],
+        *,
+        flushes: bool,
+        reserves: bool,
+    ) -> None:
+        """`flushes`: this handle syncs a segment before it rolls. `reserves`: readers see records
+        before they are durable, so offsets are reserved before they are given out."""
+        self._catalog = catalog
+        self._options = options
+        self._flushes = flushes
+        self._reserves = reserves
+        self.committer: Committer  # set by the log, which ties the two together
+        self.sealed = sealed
+        self._closed = False
+        self._unsettled = False
+        self._start(self._open_files(facts.base), facts)
+
+    # --- what others see --------------------------------------------------------------------
+
+    @property
+    def base(self) -> int:
+        return self._state[1]
+
+    @property
+    def end_offset(self) -> int:
+        return self._state[3]
+
+    def written(self) -> Written:
+        return Written(*self._state)
+
+    def extents(self) -> tuple[Extent, ...]:
+        """Every segment, the active one as far as it is written. A roll adds to `sealed` before
+        it changes the state, so reading them in this order misses nothing."""
+        _file, base, size, _next = self._state
+        sealed = self.sealed
+        if sealed and sealed[-1].base == base:
+            sealed = sealed[:-1]
+        return (*sealed, Extent(base, size))
+
+    # --- append -----------------------------------------------------------------------------
+
+    def append(self, draft: Draft) -> int:
+        """Write the batch and return the offset of its first record."""
+        file, base, position, offset = self._state
+        size = draft.size
+        if (
+            position + size > self._roll_position
+            or draft.max_timestamp > self._roll_timestamp
+            or offset + draft.count > self._offset_bound
+            or self._unsettled
+            or self.committer.failure is not None
+        ):
+            self._prepare(draft)
+            file, base, position, offset = self._state
+        self._unsettled = True
+        try:
+            data = draft.place(offset)
+            written = file.pwrite(data, position)
+            if written != size:
+                write_all(file, memoryview(data)[written:], position + written)
+        except OSError as error:
+            self._settle(error)
+        if self._facts.observe(offset, draft.count, size, draft.max_timestamp):
+            self._mirror_indexes()
+        self._state = (file, base, position + size, offset + draft.count)
+        self._unsettled = False
+        return offset
+
+    def _settle(self, error: OSError) -> None:
+        """Take back a write that failed."""
+        try:
+            self._repair()
+        except OSError as second:
+            raise NotWritten(f"{self._where()}: {error}; and the rest stays: {second}") from error
+        raise NotWritten(f"{self._where()}: {error}") from error
+
+    def _repair(self) -> None:
+        """Cut what is behind the last whole batch, and count anew if somebody was interrupted in
+        the middle of counting."""
+        file, base, size, next_offset = self._state
+        file.truncate(size)
+        if self._facts.size != size or self._facts.next_offset != next_offset:
+            facts = self._catalog.new_facts(base)
+            scan(file, facts, size)
+            self._adopt(facts)
+            self.rewrite_indexes()
+        self._unsettled = False
+
+    def _prepare(self, draft: Draft) -> None:
+        """The rare cases before an append."""
+        if self._closed:
+            raise Closed(f"{self._catalog.folder} is closed")
+        if self.committer.failure is not None:
+            raise NotWritten(
+                f"{self._catalog.folder}: a flush failed ({self.committer.failure}) and nothing "
+                "can be appended; reopen the log"
+            )
+        try:
+            if self._unsettled:
+                self._repair()
+            if self._must_roll(draft):
+                self.roll()
+            end = self.end_offset + draft.count
+            if self._reserves and end > self.committer.watermark.reserved:
+                self.committer.reserve(end + _RESERVED_OFFSETS)
+        except OSError as error:
+            raise NotWritten(f"{self._where()}: {error}") from error
+        self._set_bounds()
+
+    def _must_roll(self, draft: Draft) -> bool:
+        """The roll rule. An empty segment never rolls."""
+        facts, options = self._facts, self._options
+        if not facts.size:
+            return False
+        return (
+            facts.size + draft.size > min(options.segment_bytes, _POSITION_MAX)
+            or draft.max_timestamp - facts.first_timestamp > options.segment_age_ms
+            or facts.offsets.file_size + facts.offsets.ENTRY.size > options.index_max_bytes
+            or facts.times.file_size + 2 * facts.times.ENTRY.size > options.index_max_bytes
+            or facts.next_offset + draft.count - 1 - facts.base > RELATIVE_OFFSET_MAX
+        )
+
+    def _set_bounds(self) -> None:
+        """Fold the roll rule into the numbers that `append` compares with."""
+        facts, options = self._facts, self._options
+        self._roll_position = min(options.segment_bytes, _POSITION_MAX)
+        self._roll_timestamp = facts.first_timestamp + options.segment_age_ms
+        if not facts.size:
+            self._roll_position = _POSITION_MAX
+            self._roll_timestamp = _NEVER
+        self._offset_bound = facts.base + RELATIVE_OFFSET_MAX + 1
+        if self._reserves:
+            self._offset_bound = min(self._offset_bound, self.committer.watermark.reserved)
+
+    def _mirror_indexes(self) -> None:
+        for index in self._index_files:
+            index.catch_up()
+        if len(self._facts.offsets) == 1 or self._index_is_nearly_full():
+            self._roll_position = -1  # let `_prepare` look at the next append
+
+    def _index_is_nearly_full(self) -> bool:
+        largest = max(self._facts.offsets.file_size, self._facts.times.file_size)
+        return largest + 2 * self._facts.times.ENTRY.size > self._options.index_max_bytes
+
+    # --- segments ---------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Seal the active segment and go on in a new one."""
+        written = self.written()
+        if self._flushes:
+            try:
+                written.file.sync()
+            except OSError as error:
+                self.committer.poison(error)
+                raise
+            self.committer.advance(written)
+        for index in self._index_files:
+            index.finish()
+        old, old_files = self._facts, self._index_files
+        self._create(written.end_offset, old)
+        for index in old_files:
+            index.close()
+        self._catalog.seal(old)
+        # The segment's own file is closed when the last flush lets go of it.
+
+    def _create(self, base: int, old: Facts) -> None:
+        facts = self._catalog.new_facts(base)
+        try:
+            files = self._open_files(base)
+            try:
+                if files[0].size():
+                    path = segment_path(self._catalog.folder, base)
+                    raise FileExistsError(f"{path} exists and is not empty")
+                write_all(files[1], facts.offsets.to_bytes(), 0)
+                write_all(files[2], facts.times.to_bytes(), 0)
+                self._catalog.fs.sync_dir(self._catalog.folder)
+            except OSError:
+                for file in files:
+                    file.close()
+                raise
+        except OSError:
+            # The old segment may still take appends, and then this name would be in the middle of
+            # its offsets.
+            self._discard_empty(base)
+            raise
+        self._catalog.remember(old)
+        self.sealed = (*self.sealed, Extent(old.base, old.size))
+        self._start(files, facts)
+
+    def _discard_empty(self, base: int) -> None:
+        """Remove a segment without records; what stays of it does no harm, an open removes it."""
+        with contextlib.suppress(OSError):
+            fs, folder = self._catalog.fs, self._catalog.folder
+            if fs.stat(segment_path(folder, base)).size == 0:
+                for extension in ("seg", "idx", "tix"):
+                    fs.unlink(segment_path(folder, base, extension))
+
+    def _open_files(self, base: int) -> list[File]:
+        fs, folder = self._catalog.fs, self._catalog.folder
+        files: list[File] = []
+        try:
+            for extension in ("seg", "idx", "tix"):
+                path = segment_path(folder, base, extension)
+                files.append(fs.open(path, write=True, create=True))
+        except OSError:
+            for file in files:
+                file.close()
+            raise
+        return files
+
+    def _start(self, files: list[File], facts: Facts) -> None:
+        segment, self._idx, self._tix = files
+        self._adopt(facts)
+        self._state = (segment, facts.base, facts.size, facts.next_offset)
+        self._roll_position = -1  # the first append sets the bounds
+
+    def _adopt(self, facts: Facts) -> None:
+        self._facts = self._catalog.live = facts
+        self._index_files = (
+            IndexFile(self._idx, facts.offsets),
+            IndexFile(self._tix, facts.times),
+        )
+
+    def rewrite_indexes(self) -> None:
+        """Make the index files equal to what is in memory."""
+        for index in self._index_files:
+            index.rewrite()
+
+    def settle(self) -> None:
+        """Take back what an interrupted append may have left."""
+        if self._unsettled:
+            self._repair()
+
+    def stop(self) -> None:
+        """Refuse further appends."""
+        self._closed = True
+        self._roll_position = -1
+
+    def close(self, *, finish: bool) -> None:
+        """Let go of the files; `finish` completes and seals the indexes."""
+        if finish:
+            for index in self._index_files:
+                index.finish()
+            self._catalog.seal(self._facts)
+        for index in self._index_files:
+            index.close()
+        self._state[0].close()
+
+    def _where(self) -> str:
+        return segment_path(self._catalog.folder, self.base)

@@ -1,0 +1,321 @@
+"""A log that is open for writing: recovery, the tail, group commit, retention, clean close."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from tailrace.errors import Closed, ConfigError, Corrupt, NotWritten, OffsetOutOfRange
+from tailrace.kernel import Draft, first_headers
+from tailrace.log.commit import Committer
+from tailrace.log.fs import FileSystem
+from tailrace.log.options import FlushMode, LogOptions
+from tailrace.log.producers import Appended, Producers
+from tailrace.log.reader import Reader, View
+from tailrace.log.recovery import Diagnosis, diagnose, treat
+from tailrace.log.retention import VacuumReport, count_expired
+from tailrace.log.segments import Catalog, Extent, segment_path
+from tailrace.log.sidefiles import (
+    CleanMarker,
+    Gaps,
+    Poison,
+    StartOffset,
+    Watermark,
+    WatermarkFile,
+    load_identity,
+    side_path,
+    store_identity,
+)
+from tailrace.log.tail import Tail
+from tailrace.log.upkeep import Chore, Upkeep
+
+__all__ = ["Writer"]
+
+
+class Writer:
+    """The one writer of a log. Thread-safe: `_lock` orders appends, rolls, deletion and close;
+    flushes run outside of it."""
+
+    def __init__(self, fs: FileSystem, folder: str, options: LogOptions, *, upkeep: bool) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._options = options
+        self._lock = threading.Lock()
+        self._closed = False
+        self._upkeep: Upkeep | None = None
+        self._producers: Producers | None = None
+        fs.make_dirs(side_path(folder, "").rstrip("/"))
+        self._file_lock = fs.lock(side_path(folder, "lock"))
+        try:
+            self._open()
+        except BaseException:
+            self._file_lock.release()
+            raise
+        if upkeep:
+            self._start_upkeep()
+
+    # --- open and close ---------------------------------------------------------------------
+
+    def _open(self) -> None:
+        fs, folder, options = self._fs, self._folder, self._options
+        self.log_flush, self.flush_mode = self._flush_modes()
+        self.catalog = Catalog(fs, folder, options, read_only=False)
+        self.gaps = Gaps(fs, folder)
+        self._start_file = StartOffset(fs, folder)
+        found = diagnose(fs, self.catalog, self.gaps, self.log_flush)
+        treat(fs, self.catalog, self.gaps, found)
+        self.diagnosis = found
+        self._start_offset = max(self._start_file.load(), self._first_base(found))
+        self._open_tail(found)
+        self.reader = Reader(self.catalog, self.gaps, lambda: self._start_offset)
+        if found.poison is not None:
+            Poison.remove(fs, folder)
+        CleanMarker.remove(fs, folder)
+
+    @staticmethod
+    def _first_base(found: Diagnosis) -> int:
+        return found.extents[0].base if found.extents else found.next_offset
+
+    def _flush_modes(self) -> tuple[FlushMode, FlushMode]:
+        """The log's own mode, and this handle's, which may be stricter."""
+        stored = load_identity(self._fs, self._folder)
+        if stored is None:
+            mode = self._options.flush or FlushMode.SYNC
+            store_identity(self._fs, self._folder, mode)
+            return mode, mode
+        log_mode = FlushMode(stored)
+        mode = self._options.flush or log_mode
+        if mode.rank > log_mode.rank:
+            raise ConfigError(
+                f"flush: {self._folder} was created with flush={log_mode.value!r}; a handle may "
+                f"be stricter, not looser ({mode.value!r})"
+            )
+        return log_mode, mode
+
+    def _open_tail(self, found: Diagnosis) -> None:
+        facts = found.tail
+        if found.empty == found.next_offset:
+            facts = self.catalog.new_facts(found.next_offset)
+        elif facts is None or facts.damages or facts.next_offset != found.next_offset:
+            facts = self.catalog.new_facts(found.next_offset)
+        is_new = facts is not found.tail
+        sealed = tuple(extent for extent in found.extents if extent.base != facts.base)
+        self.tail = Tail(
+            self.catalog,
+            self._options,
+            facts,
+            sealed,
+            flushes=self.flush_mode is not FlushMode.NONE,
+            reserves=self.log_flush is FlushMode.ASYNC,
+        )
+        if is_new or not found.clean:
+            self.tail.rewrite_indexes()
+        if is_new:
+            self._fs.sync_dir(self._folder)
+        mark = found.watermark
+        if self.flush_mode is not FlushMode.NONE and not found.clean:
+            self._sync_segments(mark.segment if mark is not None else 0)
+        written = self.tail.written()
+        durable, segment, position = written.end_offset, written.segment, written.position
+        if self.flush_mode is FlushMode.NONE:  # only what was durable before is
+            durable, segment, position = self._start_offset, self._first_base(found), 0
+            if mark is not None:
+                durable, segment, position = mark.durable, mark.segment, mark.position
+        watermark = Watermark(durable, segment, position, 0, self._fs.boot_id())
+        watermark_file = WatermarkFile(self._fs, self._folder)
+        watermark_file.load()
+        watermark_file.store(watermark, sync=not found.clean)
+        self.committer = self.tail.committer = Committer(
+            self._fs, self._folder, self.tail.written, watermark_file, watermark
+        )
+
+    def _sync_segments(self, first_base: int) -> None:
+        """Recovery read these bytes from the page cache; before they count they must be on disk."""
+        for extent in self.tail.extents():
+            if extent.base >= first_base:
+                file = self._fs.open(segment_path(self._folder, extent.base), write=True)
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+
+    def _start_upkeep(self) -> None:
+        chores = []
+        if self.flush_mode is FlushMode.ASYNC:
+            chores.append(Chore("flush", self._options.flush_interval_ms / 1000, self.flush))
+        if self._options.retention:
+            interval = self._options.retention_check_interval_ms / 1000
+            chores.append(Chore("retention", interval, self.vacuum))
+        if chores:
+            self._upkeep = Upkeep(self._folder, chores)
+
+    def close(self) -> None:
+        """Make everything durable and leave the marker that saves the next open a scan."""
+        if self._upkeep is not None:
+            self._upkeep.stop()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self.tail.stop()
+        try:
+            if self.committer.failure is None:
+                self._close_cleanly()
+            else:
+                self.tail.close(finish=False)
+        finally:
+            self.committer.close()
+            self._start_file.close()
+            self.catalog.close()
+            self._file_lock.release()
+
+    def _close_cleanly(self) -> None:
+        synced = self.flush_mode is not FlushMode.NONE
+        try:
+            self.tail.settle()
+            if synced:
+                self.committer.flush()
+                self._store_producers()
+            written = self.tail.written()
+        except BaseException:
+            self.tail.close(finish=False)
+            raise
+        self.tail.close(finish=True)
+        if synced:
+            self.committer.advance(written, reserved=0, sync=True)
+        boot_id = "" if synced else self._fs.boot_id().hex()
+        marker = CleanMarker(written.segment, written.position, written.end_offset, boot_id)
+        # Without the marker the next open scans the last segment: that is all.
+        with contextlib.suppress(OSError):
+            marker.store(self._fs, self._folder)
+
+    # --- append -----------------------------------------------------------------------------
+
+    def append(self, draft: Draft) -> int:
+        with self._lock:
+            return self.tail.append(draft)
+
+    def append_once(self, draft: Draft, producer: str, sequence: int, now_ms: int) -> Appended:
+        """Append, unless this producer's sequence is in the log already."""
+        with self._lock:
+            producers = self._known_producers(now_ms)
+            found = producers.find(producer, sequence)
+            if found is None:
+                base = self.tail.base
+                found = Appended(self.tail.append(draft), draft.count)
+                producers.add(producer, sequence, found, now_ms)
+                if self.tail.base != base:  # rolled: bounds what a crash makes us read again
+                    self._store_producers()
+            return found
+
+    def _known_producers(self, now_ms: int) -> Producers:
+        """The table, read from the snapshot and the log when it is first needed."""
+        if self._producers is None:
+            end = self.tail.end_offset
+            producers = Producers.load(self._fs, self._folder, end)
+            view = View(self.tail.extents(), self._start_offset, end)
+            first = max(producers.next_offset, self._start_offset)
+            while first < end:
+                try:
+                    for region in self.reader.regions(view, first, end):
+                        producers.observe(first_headers(region.data, 0, len(region.data)))
+                    break
+                except Corrupt as error:
+                    assert error.next_offset is not None
+                    first = error.next_offset
+            producers.expire(now_ms - self._options.producer_expiry_ms)
+            self._producers = producers
+        return self._producers
+
+    def _store_producers(self) -> None:
+        """Snapshot what is durable, so that the next one need not read the log for it."""
+        if self._producers is not None:
+            with contextlib.suppress(OSError):
+                self._producers.store(self._fs, self._folder, self.committer.durable)
+
+    # --- durability -------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        if self.flush_mode is FlushMode.NONE:  # segments were rolled without a sync
+            self._sync_segments(self.committer.watermark.segment)
+        self.committer.flush()
+
+    def view(self) -> View:
+        """What readers may see now."""
+        start = self._start_offset
+        if self.log_flush is FlushMode.SYNC:
+            mark = self.committer.watermark
+            extents = tuple(e for e in self.tail.extents() if e.base < mark.segment)
+            extents = (*extents, Extent(mark.segment, mark.position))
+            return View(extents, min(start, mark.durable), mark.durable)
+        extents = self.tail.extents()
+        return View(extents, start, self.tail.end_offset)
+
+    # --- deletion ---------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        return self._start_offset
+
+    def truncate_before(self, offset: int) -> None:
+        """Raise the log start offset, durably; whole segments go with the next vacuum."""
+        if offset > self.tail.end_offset or offset < 0:
+            raise OffsetOutOfRange(
+                f"{self._folder}: cannot start at {offset}; the log ends at {self.tail.end_offset}",
+                offset=offset,
+                low=self._start_offset,
+                high=self.tail.end_offset,
+            )
+        if self.flush_mode is not FlushMode.NONE:
+            self.committer.wait(offset)
+        with self._lock:
+            self._check_open()
+            self._raise_start(offset)
+
+    def _raise_start(self, offset: int) -> None:
+        if offset > self._start_offset:
+            try:
+                self._start_file.store(offset)
+            except OSError as error:
+                raise NotWritten(f"{self._folder}: cannot store the start offset: {error}") from error
+            self._start_offset = offset
+
+    def vacuum(self) -> VacuumReport:
+        """Delete the segments that retention lets go."""
+        with self._lock:
+            self._check_open()
+            extents = tuple(extent for extent in self.tail.extents() if extent.size)
+            expired = count_expired(
+                self.catalog,
+                extents,
+                self.tail.end_offset,
+                self._start_offset,
+                self._options.retention,
+                time.time_ns() // 1_000_000,
+            )
+            if not expired:
+                return VacuumReport(0, 0, self._start_offset)
+            if expired == len(extents) and extents[-1].base == self.tail.base:
+                self.tail.roll()
+            survivors = extents[expired:]
+            # The start moves before the first file goes: a crash in between leaves files that the
+            # next open removes, never a log that starts below what it has.
+            self._raise_start(survivors[0].base if survivors else self.tail.base)
+            self.tail.sealed = tuple(e for e in survivors if e.base != self.tail.base)
+            doomed = extents[:expired]
+        for extent in doomed:
+            self._remove(extent.base)
+        self._fs.sync_dir(self._folder)
+        size = sum(extent.size for extent in doomed)
+        return VacuumReport(len(doomed), size, self._start_offset)
+
+    def _remove(self, base: int) -> None:
+        for extension in ("idx", "tix", "seg"):
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.unlink(segment_path(self._folder, base, extension))
+        self.catalog.forget(base)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self._folder} is closed")

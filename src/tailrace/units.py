@@ -1,0 +1,72 @@
+"""Durations and sizes as people write them: `"30s"`, `"5m"`, `"7d"`, `"64MiB"`.
+
+A bare number is seconds or bytes. Durations become whole milliseconds, which is the resolution of
+every timestamp on disk.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tailrace.errors import ConfigError
+
+__all__ = ["format_size", "parse_duration", "parse_size"]
+
+_MILLISECONDS = {
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+_BYTES = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _BYTES[_letter + "b"] = 1000**_power
+    _BYTES[_letter + "ib"] = _BYTES[_letter] = 1024**_power
+
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+
+
+def parse_duration(value: str | float, key: str) -> int:
+    """Milliseconds. `key` names the option in the error."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ConfigError(f"{key}: expected a duration such as '30s' or seconds, got {value!r}")
+    if isinstance(value, int | float):
+        if not 0 <= value < 2**50:
+            raise ConfigError(f"{key}: a duration cannot be {value!r} seconds")
+        return round(value * 1000)
+    text = value.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return parse_duration(float(text), key)
+    parts = _DURATION_PART.findall(text)
+    if not parts or _DURATION_PART.sub("", text).strip():
+        raise ConfigError(f"{key}: {value!r} is not a duration; write it as 250ms, 30s, 5m or 7d")
+    return round(sum(float(number) * _MILLISECONDS[unit] for number, unit in parts))
+
+
+def parse_size(value: str | int, key: str) -> int:
+    """Bytes. `key` names the option in the error."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ConfigError(f"{key}: expected a size such as '64MiB' or bytes, got {value!r}")
+    if isinstance(value, int):
+        if value < 0:
+            raise ConfigError(f"{key}: a size cannot be {value}")
+        return value
+    match = _SIZE.fullmatch(value.strip().lower())
+    if match is None or match[2] not in _BYTES:
+        raise ConfigError(f"{key}: {value!r} is not a size; write it as 4096, 64KiB or 64MiB")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def format_size(size: int) -> str:
+    """A size for people: `1.5 MiB`."""
+    if size < 1024:
+        return f"{size} B"
+    scaled = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        scaled /= 1024
+        if scaled < 1024:
+            break
+    return f"{scaled:.1f} {unit}"

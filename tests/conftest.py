@@ -1,0 +1,40 @@
+"""What every test shares: which kernel runs, how hypothesis behaves, and where tools are found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Machines that run tests are shared and slow at times: a deadline would only test them.
+settings.register_profile(
+    "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_report_header() -> str:
+    from tailrace import kernel
+
+    return f"tailrace kernel: {kernel.IMPLEMENTATION}, crc32c: {kernel.CRC_BACKEND}"
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's root."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def strace() -> str:
+    """The path of strace, which makes chosen system calls fail."""
+    found = shutil.which("strace")
+    if found is None:
+        pytest.skip("strace is not installed (Debian: apt-get install strace)")
+    return found
