@@ -7,6 +7,7 @@ every timestamp on disk.
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from tailrace.errors import ConfigError
 
@@ -25,8 +26,9 @@ for _power, _letter in enumerate("kmgt", start=1):
     _BYTES[_letter + "b"] = 1000**_power
     _BYTES[_letter + "ib"] = _BYTES[_letter] = 1024**_power
 
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_NUMBER = r"\d{1,18}(?:\.\d{1,9})?"
+_DURATION_PART = re.compile(rf"(?<!\d)({_NUMBER})\s*(ms|[smhdw])")
+_SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)")
 
 
 def parse_duration(value: str | float, key: str) -> int:
@@ -38,12 +40,12 @@ def parse_duration(value: str | float, key: str) -> int:
             raise ConfigError(f"{key}: a duration cannot be {value!r} seconds")
         return round(value * 1000)
     text = value.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return parse_duration(float(text), key)
+    if re.fullmatch(_NUMBER, text):
+        text += "s"
     parts = _DURATION_PART.findall(text)
     if not parts or _DURATION_PART.sub("", text).strip():
         raise ConfigError(f"{key}: {value!r} is not a duration; write it as 250ms, 30s, 5m or 7d")
-    return round(sum(float(number) * _MILLISECONDS[unit] for number, unit in parts))
+    return round(sum(Fraction(number) * _MILLISECONDS[unit] for number, unit in parts))
 
 
 def parse_size(value: str | int, key: str) -> int:
@@ -57,16 +59,12 @@ def parse_size(value: str | int, key: str) -> int:
     match = _SIZE.fullmatch(value.strip().lower())
     if match is None or match[2] not in _BYTES:
         raise ConfigError(f"{key}: {value!r} is not a size; write it as 4096, 64KiB or 64MiB")
-    return int(float(match[1]) * _BYTES[match[2]])
+    return int(Fraction(match[1]) * _BYTES[match[2]])
 
 
 def format_size(size: int) -> str:
     """A size for people: `1.5 MiB`."""
     if size < 1024:
         return f"{size} B"
-    scaled = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        scaled /= 1024
-        if scaled < 1024:
-            break
-    return f"{scaled:.1f} {unit}"
+    power = min((size.bit_length() - 1) // 10, 4)
+    return f"{size / 1024**power:.1f} {'KMGT'[power - 1]}iB"

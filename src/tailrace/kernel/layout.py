@@ -70,6 +70,8 @@ COMPLETE: Final = Status.COMPLETE
 PARTIAL: Final = Status.PARTIAL
 BAD: Final = Status.BAD
 
+DRAFT_RESIZED: Final = "the draft's data was resized; it cannot be placed any more"
+
 # Why a header is refused. The index is the code that both twins' header check returns.
 HEADER_FAULTS: Final = (
     "",
@@ -158,6 +160,11 @@ def malformed_batch(position: int, why: str) -> Malformed:
 def malformed_section(position: int, why: str) -> Malformed:
     """The error for a batch at `position` whose records are damaged."""
     return malformed_batch(position, f"its records cannot be read: {why}")
+
+
+def no_room(base_offset: int, count: int) -> ValueError:
+    """The error for a batch that would need offsets beyond the last one."""
+    return ValueError(f"offset {base_offset} leaves no room for {count} records")
 
 
 def outside(start: int, stop: int, length: int) -> ValueError:

@@ -22,7 +22,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tailrace.errors import OutcomeUnknown
@@ -50,15 +49,11 @@ class Receipt:
     __slots__ = ("_committer", "count", "end_offset", "offset")
 
     def __init__(
-        self,
-        offset: int,
-        count: int,
-        committer: Committer | None,
-        end_offset: int | None = None,
+        self, offset: int, end_offset: int, count: int, committer: Committer | None
     ) -> None:
         self.offset = offset
+        self.end_offset = end_offset
         self.count = count
-        self.end_offset = offset + count if end_offset is None else end_offset
         self._committer = committer
 
     @property
@@ -163,6 +158,9 @@ class Committer:
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:
             self.check()
+            if self.durable >= end_offset:
+                future.set_result(None)
+                return future
             if self._flusher is None:
                 self._flusher = _TaskFlusher(self)
             # Later in this turn of the loop, so that one flush serves every task of the turn.
@@ -198,21 +196,13 @@ class Committer:
             self._let_go()
         self.check()
 
-    def advance(
-        self, written: Written, *, reserved: int | None = None, sync: bool = False
-    ) -> None:
+    def advance(self, written: Written, *, sync: bool = False) -> None:
         """Everything in `written` is on the disk: say so. A roll may have said more meanwhile."""
         with self._mark_lock:
             mark = self.watermark
             if written.end_offset < mark.durable:
                 return
-            mark = Watermark(
-                durable=written.end_offset,
-                segment=written.segment,
-                position=written.position,
-                reserved=mark.reserved if reserved is None else reserved,
-                boot_id=mark.boot_id,
-            )
+            mark = Watermark(written.end_offset, written.segment, written.position, mark.boot_id)
             try:
                 self._watermark_file.store(mark, sync=sync)
             except OSError as error:
@@ -221,13 +211,6 @@ class Committer:
                 logger.warning("cannot write the watermark of %s: %s", self._folder, error)
             self.watermark = mark
             self.durable = mark.durable
-
-    def reserve(self, offset: int) -> None:
-        """Note durably that offsets below `offset` may be handed out before they are durable."""
-        with self._mark_lock:
-            mark = replace(self.watermark, reserved=offset)
-            self._watermark_file.store(mark, sync=True)
-            self.watermark = mark
 
     def poison(self, error: OSError) -> None:
         """A flush failed: nothing can be written to this log any more until it is reopened."""
@@ -244,7 +227,7 @@ class Committer:
         one of the others flushes next."""
         with self._lock:
             self._flushing = False
-            bound = self.durable if self.failure is None else _EVERYTHING
+            bound = self._bound()
             waiting, self._waiters = self._waiters, []
             for waiter in waiting:
                 if waiter.end_offset <= bound:
@@ -252,10 +235,19 @@ class Committer:
                 else:
                     self._waiters.append(waiter)
             self._wake_next()
+        self.settle_tasks()
+
+    def settle_tasks(self) -> None:
+        """Complete the futures of tasks that are covered."""
+        with self._lock:
+            bound = self._bound()
             done = [task for task in self._tasks if task.end_offset <= bound]
             if done:
                 self._tasks = [task for task in self._tasks if task.end_offset > bound]
         _settle(done, self.check)
+
+    def _bound(self) -> int:
+        return self.durable if self.failure is None else _EVERYTHING
 
     def _wake_next(self) -> None:
         if self._waiters:
@@ -321,5 +313,6 @@ class _TaskFlusher:
             while not self._requests.empty():  # one flush answers all the requests made so far
                 if not self._requests.get():
                     return
-            with contextlib.suppress(OutcomeUnknown):  # the tasks have been told
+            with contextlib.suppress(OutcomeUnknown):  # the tasks are told below
                 self._committer.flush()
+            self._committer.settle_tasks()  # also when somebody else had made them durable

@@ -93,7 +93,7 @@ class FileSystem(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
 
-    def lock(self, path: str, *, wait: bool = False) -> DirectoryLock:
+    def lock(self, path: str) -> DirectoryLock:
         """Take the exclusive lock on a file, or raise `Locked`."""
 
     def boot_id(self) -> bytes:
@@ -183,8 +183,8 @@ class OsFileSystem:
         finally:
             os.close(fd)
 
-    def lock(self, path: str, *, wait: bool = False) -> DirectoryLock:
-        return ProcessLock.acquire(path, wait=wait)
+    def lock(self, path: str) -> DirectoryLock:
+        return ProcessLock.acquire(path)
 
     def boot_id(self) -> bytes:
         return _boot_id()

@@ -62,10 +62,14 @@ class OffsetIndex:
             if self._unindexed_bytes < self.interval:
                 return False
             self._unindexed_bytes = 0
+        self.add(base_offset, position)
+        return True
+
+    def add(self, base_offset: int, position: int) -> None:
+        """Give the batch at `position` an entry."""
         # Readers bisect the offsets, so the position must be there first.
         self._positions.append(position)
         self._relative.append(base_offset - self.base)
-        return True
 
     def lookup(self, offset: int) -> tuple[int, int]:
         """(offset, position) of the last indexed batch at or below `offset`, or of the start."""

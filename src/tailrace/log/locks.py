@@ -10,6 +10,8 @@ Thread-safe.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -34,25 +36,21 @@ class ProcessLock:
         self._pid = os.getpid()
 
     @classmethod
-    def acquire(cls, path: str, *, wait: bool = False) -> ProcessLock:
+    def acquire(cls, path: str) -> ProcessLock:
         with _guard:
             fd = _open_unless_held(path)
             try:
-                fcntl.lockf(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except OSError:
-                holder = _describe(os.pread(fd, 1024, 0))
+                _lock_or_refuse(fd, path)
+            except BaseException:
                 os.close(fd)
-                raise Locked(
-                    f"{path} is held by {holder}; only one process can write to a log at a time "
-                    "(open it with read_only=True to read)",
-                    holder,
-                ) from None
+                raise
             st = os.fstat(fd)
             lock = cls(fd, (st.st_dev, st.st_ino))
             _held[lock._key] = lock
         note = {"pid": os.getpid(), "host": socket.gethostname(), "since": int(time.time())}
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(note).encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk; the lock holds without the note
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(note).encode(), 0)
         return lock
 
     def release(self) -> None:
@@ -60,7 +58,8 @@ class ProcessLock:
             if self._fd < 0:
                 return
             if self._pid == os.getpid():  # in a forked child the lock was never ours
-                os.ftruncate(self._fd, 0)
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, 0)
                 _held.pop(self._key, None)
             os.close(self._fd)
             self._fd = -1
@@ -79,6 +78,20 @@ def _open_unless_held(path: str) -> int:
             holder = f"another Log in this process (pid {os.getpid()})"
             raise Locked(f"{path} is held by {holder}; share one Log between threads", holder)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _lock_or_refuse(fd: int, path: str) -> None:
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        holder = _describe(os.pread(fd, 1024, 0))
+        raise Locked(
+            f"{path} is held by {holder}; only one process can write to a log at a time (open it "
+            "with read_only=True to read)",
+            holder,
+        ) from None
 
 
 def _describe(note: bytes) -> str:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
 from time import time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from tailrace.errors import Closed, NotWritten, OffsetOutOfRange
-from tailrace.kernel import MAX_COUNT, Record, TooLarge, batches, decode, encode, encode_one, inflate
+from tailrace.kernel import (
+    MAX_COUNT,
+    Record,
+    TooLarge,
+    batches,
+    decode,
+    encode,
+    encode_one,
+)
 from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Receipt
 from tailrace.log.fs import FileSystem, OsFileSystem
@@ -31,7 +39,8 @@ Start = int | Literal["first", "last", "next"]
 _HEADER_SIZE = 44
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Batch:
     """A batch as it is stored."""
 
     base_offset: int
@@ -71,16 +80,16 @@ class Log:
         self._fs = fs if fs is not None else OsFileSystem()
         self._codec = self.options.codec
         self._max_batch_size = self.options.max_batch_bytes + _HEADER_SIZE
-        self._closed = False
         self._writer: Writer | None = None
         self._source: Writer | Observer
         if read_only:
             self._source = Observer(self._fs, self.path, self.options)
-            return
-        writer = Writer(self._fs, self.path, self.options, upkeep=upkeep)
-        self._source = self._writer = writer
-        # What a receipt has to wait for: nothing, unless this handle is `sync`.
-        self._committer = writer.committer if writer.flush_mode is FlushMode.SYNC else None
+        else:
+            writer = Writer(self._fs, self.path, self.options, upkeep=upkeep)
+            self._source = self._writer = writer
+            # What a receipt has to wait for: nothing, unless this handle is `sync`.
+            self._committer = writer.committer if writer.flush_mode is FlushMode.SYNC else None
+        self._closed = False
 
     # --- append -----------------------------------------------------------------------------
 
@@ -102,13 +111,14 @@ class Log:
         writer = self._writing()
         now_ms = time_ns() // 1_000_000
         if producer is not None or sequence is not None:
-            headers = _producer_headers(producer, sequence)
+            producer, sequence = _checked_sequence(producer, sequence)
+            headers = [(PRODUCER_HEADER, producer.encode()), (SEQUENCE_HEADER, b"%d" % sequence)]
             draft = encode(records, now_ms, self._codec, headers, self.options.max_batch_bytes)
-            assert producer is not None and sequence is not None
             offset, count = writer.append_once(draft, producer, sequence, now_ms)
-            return Receipt(offset, count, self._committer)
+            return Receipt(offset, offset + count, count, self._committer)
         draft = encode(records, now_ms, self._codec, (), self.options.max_batch_bytes)
-        return Receipt(writer.append(draft), draft.count, self._committer)
+        offset = writer.append(draft)
+        return Receipt(offset, offset + draft.count, draft.count, self._committer)
 
     def append_one(
         self,
@@ -121,53 +131,54 @@ class Log:
         sequence: int | None = None,
     ) -> Receipt:
         """Append one record."""
-        if producer is not None or sequence is not None:
+        if self._codec or producer is not None or sequence is not None:
             record = Record(timestamp=timestamp, key=key, value=value, headers=headers)
             return self.append([record], producer=producer, sequence=sequence)
         writer = self._writer
         if writer is None:
             writer = self._writing()
-        draft = encode_one(value, key, headers, timestamp, time_ns() // 1_000_000, self._codec)
+        draft = encode_one(value, key, headers, timestamp, time_ns() // 1_000_000)
         if draft.size > self._max_batch_size:
             raise too_large(draft.size - _HEADER_SIZE, self.options.max_batch_bytes)
-        return Receipt(writer.append(draft), 1, self._committer)
+        offset = writer.append(draft)
+        return Receipt(offset, offset + 1, 1, self._committer)
 
     def append_many(self, records: Iterable[object]) -> Receipt:
         """Append any number of records, in as few batches as the limits allow.
 
-        Each batch is atomic, the whole is not: `NotWritten.appended` tells how many went in before
-        an error. The receipt spans from the first record to the last.
+        Each batch is atomic, the whole is not: if something goes wrong after a first batch,
+        `NotWritten.appended` tells how many records went in. The receipt spans them all.
         """
         first: Receipt | None = None
         last: Receipt | None = None
         appended = 0
-        source = iter(records)
-        while chunk := list(islice(source, MAX_COUNT)):
-            for part in self._append_splitting(chunk, appended):
-                first, last = first or part, part
-                appended += part.count
-        if first is None or last is None:
-            raise ValueError("append_many was given no records")
-        return Receipt(first.offset, appended, self._committer, last.end_offset)
-
-    def _append_splitting(self, records: list[object], appended: int) -> Iterator[Receipt]:
-        """One batch, or halves of it until they fit."""
         try:
-            receipt = self.append(records)
-        except TooLarge:
-            if len(records) == 1:
-                raise
+            for chunk in _chunks(records, self.options.max_batch_bytes):
+                for part in self._append_halving(chunk):
+                    first, last = first or part, part
+                    appended += part.count
         except NotWritten as error:
             error.appended = appended
             raise
-        else:
-            yield receipt
-            return
-        middle = len(records) // 2
-        for half in (records[:middle], records[middle:]):
-            for receipt in self._append_splitting(half, appended):
-                appended += receipt.count
-                yield receipt
+        except Exception as error:
+            if not appended:
+                raise
+            message = f"{error}; the {appended} records before were appended"
+            raise NotWritten(message, appended=appended) from error
+        if first is None or last is None:
+            raise ValueError("append_many was given no records")
+        return Receipt(first.offset, last.end_offset, appended, self._committer)
+
+    def _append_halving(self, records: list[object]) -> Iterator[Receipt]:
+        """One batch, or halves of it until they fit."""
+        try:
+            yield self.append(records)
+        except TooLarge:
+            if len(records) == 1:
+                raise
+            middle = len(records) // 2
+            yield from self._append_halving(records[:middle])
+            yield from self._append_halving(records[middle:])
 
     def append_arrow(self, data: pa.RecordBatch | pa.Table) -> Receipt:
         """Append the rows of an Arrow table or record batch, without a Python object per row.
@@ -194,7 +205,7 @@ class Log:
                 count += draft.count
         if not count:
             raise ValueError("append_arrow was given no rows")
-        return Receipt(first_offset, count, self._committer, end_offset)
+        return Receipt(first_offset, end_offset, count, self._committer)
 
     # --- read -------------------------------------------------------------------------------
 
@@ -248,24 +259,40 @@ class Log:
         from tailrace.kernel import arrow
 
         for region in self._source.reader.regions(view, first, last):
-            data = inflate(region.data, 0, len(region.data))
-            yield arrow.decode_arrow(data, 0, len(data), first, last, columns)
+            data = region.data
+            try:
+                yield arrow.decode_arrow(data, 0, len(data), first, last, columns)
+            except TooLarge:  # compressed so well that together they are too much
+                for info in batches(data, 0, len(data)):
+                    stop = info.position + info.size
+                    yield arrow.decode_arrow(data, info.position, stop, first, last, columns)
 
     def offset_at(self, timestamp: int) -> int:
         """The first offset whose record is not older than `timestamp` (milliseconds); the end of
         the log when there is none. Right also where clocks went back."""
-        self._check_open()
-        if isinstance(timestamp, bool) or not isinstance(timestamp, int):
-            raise TypeError(f"a timestamp is a whole number of milliseconds, not {timestamp!r}")
-        return self._source.reader.offset_at(self._source.view(), timestamp)
+        return self._at(timestamp)[1]
 
-    def _range(
-        self, start: Start, end: int | None, timestamp: int | None
-    ) -> tuple[View, int, int]:
+    def _at(self, timestamp: int) -> tuple[View, int]:
         self._check_open()
-        view = self._source.view()
+        _check_whole("timestamp", timestamp, "a number of milliseconds")
+        while True:
+            view = self._source.view()
+            try:
+                return view, self._source.reader.offset_at(view, timestamp)
+            except FileNotFoundError:  # retention was faster: look again
+                if self._source.view() == view:
+                    raise
+
+    def _range(self, start: Start, end: int | None, timestamp: int | None) -> tuple[View, int, int]:
+        self._check_open()
+        if end is not None:
+            _check_whole("end", end, "an offset")
         if timestamp is not None:
-            start = self.offset_at(timestamp)
+            if start != "first":
+                raise ValueError("read from a start or from a timestamp, not from both")
+            view, start = self._at(timestamp)
+        else:
+            view = self._source.view()
         match start:
             case "first":
                 first = view.start
@@ -273,19 +300,25 @@ class Log:
                 first = max(view.end - 1, view.start)
             case "next":
                 first = view.end
-            case bool() | str():
-                raise ValueError(f"start is an offset, 'first', 'last' or 'next', not {start!r}")
+            case int() if not isinstance(start, bool):
+                first = start
             case _:
-                first = int(start)
+                raise ValueError(f"start is an offset, 'first', 'last' or 'next', not {start!r}")
         if not view.start <= first <= view.end:
             raise OffsetOutOfRange(
-                f"{self.path}: offset {first} is not in the log, which has offsets {view.start} "
-                f"to {view.end - 1}",
+                f"{self.path}: offset {first} is not in the log; {self._describe(view, first)}",
                 offset=first,
                 low=view.start,
                 high=view.end,
             )
         return view, first, view.end if end is None else min(end, view.end)
+
+    def _describe(self, view: View, offset: int) -> str:
+        if view.end < offset <= self.end_offset:
+            return f"it is not durable yet, and readers see offsets below {view.end}"
+        if view.start == view.end:
+            return f"the log is empty, and its next offset is {view.end}"
+        return f"it has offsets {view.start} to {view.end - 1}"
 
     # --- state ------------------------------------------------------------------------------
 
@@ -323,6 +356,7 @@ class Log:
     def truncate_before(self, offset: int) -> None:
         """Let the log start at `offset`, durably and at once. Whole segments below it are deleted
         by the next `vacuum`."""
+        _check_whole("offset", offset, "an offset")
         self._writing().truncate_before(offset)
 
     def vacuum(self) -> VacuumReport:
@@ -334,6 +368,13 @@ class Log:
         if not self._closed:
             self._closed = True
             self._source.close()
+
+    def __del__(self) -> None:
+        # Dropped without a close, which is no worse than a crash: nothing is written, and the next
+        # open, perhaps in this process, recovers.
+        if not getattr(self, "_closed", True):
+            self._closed = True
+            self._source.abandon()
 
     def __enter__(self) -> Log:
         return self
@@ -361,9 +402,41 @@ class Log:
         return self._writer
 
 
-def _producer_headers(producer: str | None, sequence: int | None) -> list[tuple[str, bytes]]:
+def _chunks(records: Iterable[object], max_bytes: int) -> Iterator[list[object]]:
+    """Lists of records that probably fit into a batch, without holding more than that."""
+    chunk: list[object] = []
+    size = 0
+    for record in records:
+        weight = len(record) if isinstance(record, bytes) else _weight(record)
+        size += weight + 16
+        if chunk and (size > max_bytes or len(chunk) == MAX_COUNT):
+            yield chunk
+            chunk, size = [], weight + 16
+        chunk.append(record)
+    if chunk:
+        yield chunk
+
+
+def _weight(record: object) -> int:
+    match record:
+        case Record():
+            return len(record.key or b"") + len(record.value or b"")
+        case (key, value, *_):
+            return _weight(key) + _weight(value)
+        case Sized():
+            return len(record)
+        case _:
+            return 0
+
+
+def _check_whole(name: str, number: object, meaning: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name} is {meaning}, a whole number, not {number!r}")
+
+
+def _checked_sequence(producer: str | None, sequence: int | None) -> tuple[str, int]:
     if not isinstance(producer, str) or not 0 < len(producer) <= 255:
         raise ValueError(f"a producer id is 1 to 255 characters, not {producer!r}")
     if isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < 2**63:
         raise ValueError(f"a sequence is a whole number from 0 on, not {sequence!r}")
-    return [(PRODUCER_HEADER, producer.encode()), (SEQUENCE_HEADER, b"%d" % sequence)]
+    return producer, sequence

@@ -38,7 +38,15 @@ class Observer:
         self._bases: tuple[int, ...] = ()
 
     def view(self) -> View:
-        extents = list_segments(self._fs, self._folder).extents
+        while True:
+            listing = list_segments(self._fs, self._folder).extents
+            try:
+                return self._view(listing)
+            except FileNotFoundError:  # retention was faster: look again
+                if list_segments(self._fs, self._folder).extents == listing:
+                    raise
+
+    def _view(self, extents: tuple[Extent, ...]) -> View:
         bases = tuple(extent.base for extent in extents)
         if bases != self._bases:
             self.catalog.seals.load(set(bases))
@@ -87,3 +95,5 @@ class Observer:
 
     def close(self) -> None:
         self.catalog.close()
+
+    abandon = close

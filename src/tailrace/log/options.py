@@ -13,6 +13,9 @@ from tailrace.units import parse_duration, parse_size
 
 __all__ = ["FlushMode", "LogOptions", "Retention"]
 
+# What a queue's configuration calls them.
+_RETENTION_ALIASES = {"max_length_bytes": "max_bytes", "max_length_messages": "max_records"}
+
 _CODECS = {"none": NONE, "s2": S2, "zstd": ZSTD}
 
 # A position in an index is 32 bits, and one batch may overshoot nothing: it is counted first.
@@ -41,9 +44,6 @@ class Retention:
     max_bytes: int | None = None
     max_records: int | None = None
 
-    # The names on the right are the ones of a queue's configuration.
-    _ALIASES = {"max_length_bytes": "max_bytes", "max_length_messages": "max_records"}
-
     @classmethod
     def parse(cls, given: Mapping[str, Any] | Retention | None) -> Retention:
         if isinstance(given, Retention):
@@ -51,7 +51,7 @@ class Retention:
         fields: dict[str, int | None] = {}
         for name, value in (given or {}).items():
             key = f"retention.{name}"
-            match cls._ALIASES.get(name, name):
+            match _RETENTION_ALIASES.get(name, name):
                 case "max_age":
                     fields["max_age_ms"] = parse_duration(value, key) if value is not None else None
                 case "max_bytes":
@@ -97,7 +97,7 @@ class LogOptions:
         unknown = given.keys() - _PARSERS.keys()
         if unknown:
             raise ConfigError(
-                f"{sorted(unknown)[0]}: unknown option; a log takes {', '.join(sorted(_PARSERS))}"
+                f"{min(unknown)}: unknown option; a log takes {', '.join(sorted(_PARSERS))}"
             )
         fields: dict[str, Any] = {}
         for key, value in given.items():

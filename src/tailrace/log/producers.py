@@ -34,7 +34,7 @@ class Appended(NamedTuple):
     """Where a sequence went."""
 
     offset: int
-    count: int
+    records: int
 
 
 class _Producer:
@@ -100,7 +100,7 @@ class Producers:
         """Write the snapshot of what is below `durable`; the rest may not survive."""
         producers: dict[str, Any] = {}
         for name, known in self._producers.items():
-            appended = [[s, *a] for s, a in known.appended.items() if a.offset + a.count <= durable]
+            appended = [[s, *a] for s, a in known.appended.items() if sum(a) <= durable]
             if appended:
                 producers[name] = {"last_ms": known.last_ms, "appended": appended}
         document = {"next_offset": durable, "producers": producers}

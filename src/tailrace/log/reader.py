@@ -79,11 +79,10 @@ class Reader:
     ) -> Iterator[Region]:
         path = segment_path(self._catalog.folder, extent.base)
         expected, position = extent.base, 0
-        if first > extent.base:
-            expected, position = self._catalog.facts(extent).offsets.lookup(first)
         try:
-            opened = self._catalog.files.use(path)
-            with opened as file:
+            if first > extent.base:
+                expected, position = self._catalog.facts(extent).offsets.lookup(first)
+            with self._catalog.files.use(path) as file:
                 if position and not _starts_batch(file, position, expected):
                     expected, position = extent.base, 0  # a wrong hint costs time, nothing else
                 chunks = Chunks(file, position, extent.size)

@@ -21,6 +21,7 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from tailrace.errors import ConfigError
@@ -36,6 +37,7 @@ from tailrace.log.sidefiles import (
     Gap,
     Gaps,
     Poison,
+    Reserved,
     StartOffset,
     Watermark,
     WatermarkFile,
@@ -67,6 +69,7 @@ class Diagnosis:
     next_offset: int = 0
     watermark: Watermark | None = None
     poison: Poison | None = None
+    ours: bool = False  # we wrote to it before, so there are no gaps but those we recorded
     clean: bool = False
     cuts: list[Cut] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)  # to be recorded
@@ -84,6 +87,7 @@ def diagnose(fs: FileSystem, catalog: Catalog, gaps: Gaps, flush: FlushMode) -> 
     gaps.load()
     found.start_offset = StartOffset(fs, folder).load()
     found.watermark = WatermarkFile(fs, folder).load()
+    found.ours = _exists(fs, side_path(folder, "watermark"))
     found.poison = Poison.load(fs, folder)
     found.extents = _without_deleted(found, listing.extents)
     marker = CleanMarker.load(fs, folder)
@@ -98,6 +102,14 @@ def diagnose(fs: FileSystem, catalog: Catalog, gaps: Gaps, flush: FlushMode) -> 
         return found
     _Examination(fs, catalog, gaps, flush, found).run()
     return found
+
+
+def _exists(fs: FileSystem, path: str) -> bool:
+    try:
+        fs.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _temporary_files(fs: FileSystem, folder: str) -> list[str]:
@@ -159,15 +171,14 @@ class _Examination:
         if extents and not extents[-1].size:
             found.empty = end
         with_records = [extent for extent in extents if extent.size]
-        known = found.watermark is not None
-        first = self._mark_segment if known else (extents[-1].base if extents else 0)
-        for extent, following in zip(with_records, with_records[1:], strict=False):
+        first = self._mark_segment if self._durable else (extents[-1].base if extents else 0)
+        for extent, following in pairwise(with_records):
             if extent.base >= first:
-                self._examine_sealed(extent, following.base, known)
+                self._examine_sealed(extent, following.base)
         if with_records:
-            found.tail = self._examine_last(with_records[-1], known)
+            found.tail = self._examine_last(with_records[-1])
             with_records[-1] = Extent(found.tail.base, found.tail.size)
-            if found.tail.next_offset < end and known:
+            if found.tail.next_offset < end and found.ours:
                 self._lose(found.tail.next_offset, end, "the end of a segment is missing")
             end = max(end, found.tail.next_offset)
         found.extents = tuple(with_records)
@@ -207,20 +218,20 @@ class _Examination:
             extents.remove(extent)
             self._found.leftovers += _files_of(self._found.folder, extent.base)
 
-    def _examine_sealed(self, extent: Extent, following: int, known: bool) -> None:
+    def _examine_sealed(self, extent: Extent, following: int) -> None:
         facts = self._catalog.facts(extent)
         for damage in facts.damages:
             self._lose(damage.first_offset, damage.next_offset or following, _describe(damage))
         if facts.size < extent.size:
             self._lose(facts.next_offset, following, f"damage from byte {facts.size} on")
-        elif facts.next_offset < following and known:
+        elif facts.next_offset < following and self._found.ours:
             self._lose(facts.next_offset, following, "records or a segment are missing")
 
-    def _examine_last(self, extent: Extent, known: bool) -> Facts:
+    def _examine_last(self, extent: Extent) -> Facts:
         """The facts of the last segment up to where it is cut."""
         facts = self._catalog.new_facts(extent.base)
         trusted = self._mark_position if extent.base == self._mark_segment else 0
-        contiguous_from = trusted if known else None
+        contiguous_from = trusted if self._found.ours else None
         with self._catalog.files.use(self._path(extent)) as file:
             while True:
                 status = scan(
@@ -245,25 +256,27 @@ class _Examination:
 
     def _refuse_newer_format(self, extent: Extent, header: bytes) -> None:
         version = header[25] if len(header) == 44 and header[:4] == MAGIC_BYTES else 0
-        if version > VERSION and self._found.watermark is None:
+        if version > VERSION and not self._found.ours:
             raise ConfigError(
                 f"{self._path(extent)} has batches of format {version}; this tailrace knows "
                 f"format {VERSION}: upgrade tailrace to open it"
             )
 
     def _decide_next_offset(self, end: int) -> None:
-        found, mark = self._found, self._found.watermark
+        found = self._found
         lost_below = self._durable
         if self._handed_out and self._flush is FlushMode.ASYNC:
             lost_below = max(lost_below, self._handed_out)  # receipts were complete
         self._lose(end, lost_below, "durable records are missing")
         end = max(end, lost_below)
         next_offset = max(end, self._handed_out, found.start_offset)
-        if mark is not None and mark.boot_id != self._fs.boot_id():
-            next_offset = max(next_offset, mark.reserved)
+        next_offset = max(next_offset, Reserved(self._fs, found.folder).load())
         if next_offset > max(end, found.start_offset):
             self._add(end, next_offset, "skipped", "stepped over by recovery")
         found.next_offset = next_offset
+        if found.empty is not None and found.empty != next_offset:
+            found.leftovers += _files_of(found.folder, found.empty)
+            found.empty = None
 
     def _lose(self, first: int, next_offset: int, reason: str) -> None:
         self._add(first, next_offset, "lost", reason)

@@ -33,17 +33,17 @@ def count_expired(
     now_ms: int,
 ) -> int:
     """How many segments from the front may go. All of them means: the active one too."""
-    kept_bytes = sum(extent.size for extent in extents)
-    kept_records = 0
+    bounds = [extent.base for extent in extents[1:]] + [end_offset]
+    records = [0] * len(extents)
     if retention.max_records is not None:
-        kept_records = sum(catalog.records(extent) for extent in extents)
+        records = [catalog.records(*pair) for pair in zip(extents, bounds, strict=True)]
+    kept_bytes = sum(extent.size for extent in extents)
+    kept_records = sum(records)
     for i, extent in enumerate(extents):
-        next_base = extents[i + 1].base if i + 1 < len(extents) else end_offset
         kept_bytes -= extent.size
-        if retention.max_records is not None:
-            kept_records -= catalog.records(extent)
+        kept_records -= records[i]
         expired = (
-            next_base <= start_offset
+            bounds[i] <= start_offset
             or (retention.max_bytes is not None and kept_bytes >= retention.max_bytes)
             or (retention.max_records is not None and kept_records >= retention.max_records)
             or (

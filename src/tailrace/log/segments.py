@@ -152,7 +152,9 @@ class Catalog:
         self._read_only = read_only
         self._lock = threading.RLock()
         self._facts: OrderedDict[int, Facts] = OrderedDict()
-        self.live: Facts | None = None  # the segment that is being written, kept by its writer
+        # The segment that is being written. Its indexes and timestamps are always up to date, its
+        # counts are its writer's business.
+        self.live: Facts | None = None
 
     def new_facts(self, base: int) -> Facts:
         return Facts(base, self._options.index_interval, self._options.time_index_interval_ms)
@@ -174,15 +176,20 @@ class Catalog:
         seal = self.seals.get(*extent)
         return seal.max_timestamp if seal is not None else self.facts(extent).max_timestamp
 
-    def records(self, extent: Extent) -> int:
+    def records(self, extent: Extent, next_base: int) -> int:
+        """How many records the segment in front of `next_base` has."""
         seal = self.seals.get(*extent)
-        return seal.records if seal is not None else self.facts(extent).records
+        if seal is not None:
+            return seal.records
+        facts = self.facts(extent)
+        return next_base - extent.base if facts is self.live else facts.records
 
     def facts(self, extent: Extent) -> Facts:
         """Facts that cover at least `extent.size` bytes."""
         facts = self.live
-        if facts is None or facts.base != extent.base:
-            facts = self._facts.get(extent.base)
+        if facts is not None and facts.base == extent.base:
+            return facts
+        facts = self._facts.get(extent.base)
         if facts is not None and facts.size >= extent.size:
             return facts
         with self._lock:

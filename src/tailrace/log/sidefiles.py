@@ -1,7 +1,8 @@
 """The small files beside the segments, in `.tailrace/`; FORMAT.md has their bytes.
 
     log.json     format number and flush mode          replaced whole
-    watermark    what is durable, what is handed out   two slots, written in turn, in place
+    watermark    what is durable                       two slots, written in turn, in place
+    reserved     which offsets may have been seen      two slots, written in turn, synced
     start        the log start offset                  two slots, both written, synced
     clean        left by a clean close                 replaced whole, removed on open
     seals        facts about segments that are closed  fixed entries, appended; a cache
@@ -34,6 +35,7 @@ __all__ = [
     "Gap",
     "Gaps",
     "Poison",
+    "Reserved",
     "Seal",
     "Seals",
     "Slots",
@@ -167,22 +169,18 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """`durable`: every record below is on the disk, and ends at `position` in `segment`.
-    `reserved`: no record at or above was ever handed out since `boot_id`'s boot (0: nothing is
-    reserved because nobody sees a record before it is durable)."""
+    """Every record below `durable` is on the disk; they end at `position` in `segment`. Written in
+    the boot `boot_id`."""
 
     durable: int
     segment: int
     position: int
-    reserved: int
     boot_id: bytes
 
-    LAYOUT = struct.Struct("<QQQQ16s")
+    LAYOUT = struct.Struct("<QQQ16s")
 
     def pack(self) -> bytes:
-        return self.LAYOUT.pack(
-            self.durable, self.segment, self.position, self.reserved, self.boot_id
-        )
+        return self.LAYOUT.pack(self.durable, self.segment, self.position, self.boot_id)
 
     @classmethod
     def unpack(cls, payload: bytes) -> Watermark | None:
@@ -204,6 +202,35 @@ class WatermarkFile:
 
     def store(self, watermark: Watermark, *, sync: bool = False) -> None:
         self._slots.store(watermark.pack(), sync=sync)
+
+    def close(self) -> None:
+        self._slots.close()
+
+
+class Reserved:
+    """In an `async` log readers see records that a power cut can take back. So that their offsets
+    never come again, the log notes here, durably and ahead of time, how far it may hand them out;
+    after a power cut it goes on from there."""
+
+    MAGIC = b"TRRS"
+    LAYOUT = struct.Struct("<Q16s")
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._slots = Slots(fs, side_path(folder, "reserved"), self.MAGIC)
+        self._boot_id = fs.boot_id()
+        self.offset = 0  # what this boot has reserved
+
+    def load(self) -> int:
+        """The offset below which records may have been seen and lost."""
+        payload = self._slots.load()
+        if payload is None or len(payload) != self.LAYOUT.size:
+            return 0
+        offset, boot_id = self.LAYOUT.unpack(payload)
+        return 0 if boot_id == self._boot_id else int(offset)
+
+    def store(self, offset: int) -> None:
+        self._slots.store(self.LAYOUT.pack(offset, self._boot_id), sync=True)
+        self.offset = offset
 
     def close(self) -> None:
         self._slots.close()

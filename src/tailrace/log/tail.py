@@ -18,16 +18,16 @@ from tailrace.log.commit import Committer, Written
 from tailrace.log.fs import File, write_all
 from tailrace.log.index import IndexFile
 from tailrace.log.options import RELATIVE_OFFSET_MAX, LogOptions
-from tailrace.log.scan import Facts, scan
+from tailrace.log.scan import Facts
 from tailrace.log.segments import Catalog, Extent, segment_path
+from tailrace.log.sidefiles import Reserved
 
 __all__ = ["Tail"]
 
 _NEVER = 1 << 63
 _POSITION_MAX = 2**32 - 1  # a position in `.idx` has 32 bits
 
-# Offsets that an `async` log may hand out before the next note about it (see Watermark.reserved).
-# After a power cut the log steps over what was left of them.
+# How many offsets are reserved at a time. After a power cut the log steps over what was left.
 _RESERVED_OFFSETS = 1 << 20
 
 
@@ -43,16 +43,18 @@ class Tail:
         sealed: tuple[Extent, ...],
         *,
         flushes: bool,
-        reserves: bool,
+        reserved: Reserved | None,
     ) -> None:
-        """`flushes`: this handle syncs a segment before it rolls. `reserves`: readers see records
-        before they are durable, so offsets are reserved before they are given out."""
+        """`flushes`: this handle syncs a segment before it rolls. `reserved` is there if readers
+        see records before they are durable."""
         self._catalog = catalog
         self._options = options
         self._flushes = flushes
-        self._reserves = reserves
+        self._reserved = reserved
         self.committer: Committer  # set by the log, which ties the two together
         self.sealed = sealed
+        self._state: tuple[File, int, int, int]  # file, base, size, next offset: one assignment
+        self._index_due: int  # the size of the segment with which the next index entry comes
         self._closed = False
         self._unsettled = False
         self._start(self._open_files(facts.base), facts)
@@ -102,11 +104,39 @@ class Tail:
                 write_all(file, memoryview(data)[written:], position + written)
         except OSError as error:
             self._settle(error)
-        if self._facts.observe(offset, draft.count, size, draft.max_timestamp):
-            self._mirror_indexes()
-        self._state = (file, base, position + size, offset + draft.count)
+        end = position + size
+        timestamp = draft.max_timestamp
+        if end >= self._index_due or timestamp >= self._time_index_due:
+            self._index(offset, position, size, timestamp)
+        if timestamp > self._facts.max_timestamp:
+            self._facts.max_timestamp = timestamp
+        self._state = (file, base, end, offset + draft.count)
         self._unsettled = False
         return offset
+
+    def _index(self, offset: int, position: int, size: int, timestamp: int) -> None:
+        """Give the batch its index entries, if it is due for any."""
+        facts = self._facts
+        first = not position
+        if first:
+            facts.first_timestamp = facts.max_timestamp = timestamp
+        if position + size >= self._index_due:
+            facts.offsets.add(offset, position)
+            self._index_due = position + size + facts.offsets.interval
+        facts.times.observe(offset, timestamp)
+        self._time_index_due = facts.times.next_timestamp
+        for index in self._index_files:
+            index.catch_up()
+        if first or self._index_is_nearly_full():
+            self._roll_position = -1  # let `_prepare` look at the next append
+
+    def _update_facts(self) -> Facts:
+        """The facts, with what `append` leaves to be derived."""
+        _file, _base, size, next_offset = self._state
+        facts = self._facts
+        facts.records += next_offset - facts.next_offset
+        facts.size, facts.next_offset = size, next_offset
+        return facts
 
     def _settle(self, error: OSError) -> None:
         """Take back a write that failed."""
@@ -117,15 +147,10 @@ class Tail:
         raise NotWritten(f"{self._where()}: {error}") from error
 
     def _repair(self) -> None:
-        """Cut what is behind the last whole batch, and count anew if somebody was interrupted in
-        the middle of counting."""
-        file, base, size, next_offset = self._state
+        """Cut what is behind the last whole batch. An interrupted append may have left an index
+        entry for it, which the next batch will make true: it starts at the same place."""
+        file, _base, size, _next_offset = self._state
         file.truncate(size)
-        if self._facts.size != size or self._facts.next_offset != next_offset:
-            facts = self._catalog.new_facts(base)
-            scan(file, facts, size)
-            self._adopt(facts)
-            self.rewrite_indexes()
         self._unsettled = False
 
     def _prepare(self, draft: Draft) -> None:
@@ -143,15 +168,15 @@ class Tail:
             if self._must_roll(draft):
                 self.roll()
             end = self.end_offset + draft.count
-            if self._reserves and end > self.committer.watermark.reserved:
-                self.committer.reserve(end + _RESERVED_OFFSETS)
+            if self._reserved is not None and end > self._reserved.offset:
+                self._reserved.store(end + _RESERVED_OFFSETS)
         except OSError as error:
             raise NotWritten(f"{self._where()}: {error}") from error
         self._set_bounds()
 
     def _must_roll(self, draft: Draft) -> bool:
         """The roll rule. An empty segment never rolls."""
-        facts, options = self._facts, self._options
+        facts, options = self._update_facts(), self._options
         if not facts.size:
             return False
         return (
@@ -164,21 +189,15 @@ class Tail:
 
     def _set_bounds(self) -> None:
         """Fold the roll rule into the numbers that `append` compares with."""
-        facts, options = self._facts, self._options
+        facts, options = self._update_facts(), self._options
         self._roll_position = min(options.segment_bytes, _POSITION_MAX)
         self._roll_timestamp = facts.first_timestamp + options.segment_age_ms
         if not facts.size:
             self._roll_position = _POSITION_MAX
             self._roll_timestamp = _NEVER
         self._offset_bound = facts.base + RELATIVE_OFFSET_MAX + 1
-        if self._reserves:
-            self._offset_bound = min(self._offset_bound, self.committer.watermark.reserved)
-
-    def _mirror_indexes(self) -> None:
-        for index in self._index_files:
-            index.catch_up()
-        if len(self._facts.offsets) == 1 or self._index_is_nearly_full():
-            self._roll_position = -1  # let `_prepare` look at the next append
+        if self._reserved is not None:
+            self._offset_bound = min(self._offset_bound, self._reserved.offset)
 
     def _index_is_nearly_full(self) -> bool:
         largest = max(self._facts.offsets.file_size, self._facts.times.file_size)
@@ -198,7 +217,7 @@ class Tail:
             self.committer.advance(written)
         for index in self._index_files:
             index.finish()
-        old, old_files = self._facts, self._index_files
+        old, old_files = self._update_facts(), self._index_files
         self._create(written.end_offset, old)
         for index in old_files:
             index.close()
@@ -251,17 +270,13 @@ class Tail:
         return files
 
     def _start(self, files: list[File], facts: Facts) -> None:
-        segment, self._idx, self._tix = files
-        self._adopt(facts)
+        segment, idx, tix = files
+        self._facts = self._catalog.live = facts
+        self._index_files = (IndexFile(idx, facts.offsets), IndexFile(tix, facts.times))
         self._state = (segment, facts.base, facts.size, facts.next_offset)
         self._roll_position = -1  # the first append sets the bounds
-
-    def _adopt(self, facts: Facts) -> None:
-        self._facts = self._catalog.live = facts
-        self._index_files = (
-            IndexFile(self._idx, facts.offsets),
-            IndexFile(self._tix, facts.times),
-        )
+        self._index_due = facts.size + facts.offsets.interval if facts.size else 0
+        self._time_index_due = facts.times.next_timestamp
 
     def rewrite_indexes(self) -> None:
         """Make the index files equal to what is in memory."""
@@ -283,7 +298,7 @@ class Tail:
         if finish:
             for index in self._index_files:
                 index.finish()
-            self._catalog.seal(self._facts)
+            self._catalog.seal(self._update_facts())
         for index in self._index_files:
             index.close()
         self._state[0].close()

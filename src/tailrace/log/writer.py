@@ -15,11 +15,13 @@ from tailrace.log.producers import Appended, Producers
 from tailrace.log.reader import Reader, View
 from tailrace.log.recovery import Diagnosis, diagnose, treat
 from tailrace.log.retention import VacuumReport, count_expired
+from tailrace.log.scan import Facts
 from tailrace.log.segments import Catalog, Extent, segment_path
 from tailrace.log.sidefiles import (
     CleanMarker,
     Gaps,
     Poison,
+    Reserved,
     StartOffset,
     Watermark,
     WatermarkFile,
@@ -63,6 +65,10 @@ class Writer:
         self.catalog = Catalog(fs, folder, options, read_only=False)
         self.gaps = Gaps(fs, folder)
         self._start_file = StartOffset(fs, folder)
+        self._reserved: Reserved | None = None
+        if self.log_flush is FlushMode.ASYNC:
+            self._reserved = Reserved(fs, folder)
+            self._reserved.load()
         found = diagnose(fs, self.catalog, self.gaps, self.log_flush)
         treat(fs, self.catalog, self.gaps, found)
         self.diagnosis = found
@@ -95,11 +101,9 @@ class Writer:
 
     def _open_tail(self, found: Diagnosis) -> None:
         facts = found.tail
-        if found.empty == found.next_offset:
+        is_new = facts is None or not _can_go_on(facts, found)
+        if facts is None or is_new:
             facts = self.catalog.new_facts(found.next_offset)
-        elif facts is None or facts.damages or facts.next_offset != found.next_offset:
-            facts = self.catalog.new_facts(found.next_offset)
-        is_new = facts is not found.tail
         sealed = tuple(extent for extent in found.extents if extent.base != facts.base)
         self.tail = Tail(
             self.catalog,
@@ -107,7 +111,7 @@ class Writer:
             facts,
             sealed,
             flushes=self.flush_mode is not FlushMode.NONE,
-            reserves=self.log_flush is FlushMode.ASYNC,
+            reserved=self._reserved,
         )
         if is_new or not found.clean:
             self.tail.rewrite_indexes()
@@ -122,7 +126,7 @@ class Writer:
             durable, segment, position = self._start_offset, self._first_base(found), 0
             if mark is not None:
                 durable, segment, position = mark.durable, mark.segment, mark.position
-        watermark = Watermark(durable, segment, position, 0, self._fs.boot_id())
+        watermark = Watermark(durable, segment, position, self._fs.boot_id())
         watermark_file = WatermarkFile(self._fs, self._folder)
         watermark_file.load()
         watermark_file.store(watermark, sync=not found.clean)
@@ -165,10 +169,24 @@ class Writer:
             else:
                 self.tail.close(finish=False)
         finally:
-            self.committer.close()
-            self._start_file.close()
-            self.catalog.close()
-            self._file_lock.release()
+            self._release()
+
+    def abandon(self) -> None:
+        """Let go of everything without writing anything, as a crash would."""
+        if self._upkeep is not None:
+            self._upkeep.stop()
+        self._closed = True
+        self.tail.stop()
+        self.tail.close(finish=False)
+        self._release()
+
+    def _release(self) -> None:
+        self.committer.close()
+        self._start_file.close()
+        if self._reserved is not None:
+            self._reserved.close()
+        self.catalog.close()
+        self._file_lock.release()
 
     def _close_cleanly(self) -> None:
         synced = self.flush_mode is not FlushMode.NONE
@@ -182,12 +200,14 @@ class Writer:
             self.tail.close(finish=False)
             raise
         self.tail.close(finish=True)
-        if synced:
-            self.committer.advance(written, reserved=0, sync=True)
         boot_id = "" if synced else self._fs.boot_id().hex()
         marker = CleanMarker(written.segment, written.position, written.end_offset, boot_id)
-        # Without the marker the next open scans the last segment: that is all.
+        # The records are safe by now. Without the marker the next open scans the last segment.
         with contextlib.suppress(OSError):
+            if synced:
+                self.committer.advance(written, sync=True)
+                if self._reserved is not None and self._reserved.offset:
+                    self._reserved.store(0)
             marker.store(self._fs, self._folder)
 
     # --- append -----------------------------------------------------------------------------
@@ -222,8 +242,7 @@ class Writer:
                         producers.observe(first_headers(region.data, 0, len(region.data)))
                     break
                 except Corrupt as error:
-                    assert error.next_offset is not None
-                    first = error.next_offset
+                    first = error.next_offset or end
             producers.expire(now_ms - self._options.producer_expiry_ms)
             self._producers = producers
         return self._producers
@@ -278,7 +297,9 @@ class Writer:
             try:
                 self._start_file.store(offset)
             except OSError as error:
-                raise NotWritten(f"{self._folder}: cannot store the start offset: {error}") from error
+                raise NotWritten(
+                    f"{self._folder}: cannot store the start offset: {error}"
+                ) from error
             self._start_offset = offset
 
     def vacuum(self) -> VacuumReport:
@@ -319,3 +340,10 @@ class Writer:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"{self._folder} is closed")
+
+
+def _can_go_on(tail: Facts, found: Diagnosis) -> bool:
+    """May appends continue in the last segment that has records?"""
+    if tail.damages or tail.next_offset != found.next_offset:
+        return False
+    return found.empty is None

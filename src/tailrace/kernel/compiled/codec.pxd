@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 ctypedef const unsigned char* Bytes
 ctypedef unsigned char* Target
+ctypedef const char* Chars
 
 cdef enum:
     HEAD = 44  # layout.HEADER_SIZE

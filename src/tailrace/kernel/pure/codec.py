@@ -26,6 +26,7 @@ from tailrace.kernel.layout import (
     COMPRESS_ABOVE,
     COMPRESSED,
     CRC_START,
+    DRAFT_RESIZED,
     HAS_HEADERS,
     HAS_KEYS,
     HAS_TIMESTAMP,
@@ -40,12 +41,15 @@ from tailrace.kernel.layout import (
     MIN_RECORD,
     NONE,
     PARTIAL,
+    RECORD_FAULTS,
     TAIL_START,
     VERSION,
     BatchInfo,
     Malformed,
     Status,
     malformed_batch,
+    malformed_section,
+    no_room,
     outside,
     too_large,
     too_many,
@@ -104,8 +108,10 @@ class Draft:
         """Write the offset and the CRC into `data`, and return it."""
         base_offset = as_offset(base_offset)
         if base_offset > MAX_OFFSET - self.count:
-            raise ValueError(f"offset {base_offset} leaves no room for {self.count} records")
+            raise no_room(base_offset, self.count)
         data = self.data
+        if len(data) != self.size:
+            raise ValueError(DRAFT_RESIZED)
         data[CRC_START:TAIL_START] = base_offset.to_bytes(8, "little")
         if self._operator:
             crc = multiply(self._operator, crc32c(data[CRC_START:TAIL_START])) ^ self._tail_crc
@@ -385,8 +391,7 @@ def section_of(view: memoryview, info: BatchInfo) -> bytes:
 
 
 def _damaged(info: BatchInfo, error: Exception) -> Malformed:
-    why = str(error) or "a length runs over the end"
-    return malformed_batch(info.position, f"its records cannot be read: {why}")
+    return malformed_section(info.position, str(error) or RECORD_FAULTS[2])
 
 
 def _region(buf: Buffer, start: int, stop: int) -> memoryview:
@@ -482,7 +487,7 @@ def _decode_section(
             else:
                 number, position = read_uvarint(section, position - 2)
         if number != index:
-            raise Malformed(f"record {index} has the offset delta {number}")
+            raise Malformed(RECORD_FAULTS[3])
 
         number = section[position]
         position += 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tailrace.kernel import pickling
 from tailrace.kernel.coerce import as_bytes_or_none, as_offset, as_timestamp
 from tailrace.kernel.headers import EMPTY, Headers, decode_name, encode_name
-from tailrace.kernel.layout import Malformed
+from tailrace.kernel.layout import RECORD_FAULTS, Malformed
+from tailrace.kernel.record_support import FIELDS, describe, restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tailrace.kernel.headers import HeadersLike
 
     BytesLike = bytes | bytearray | memoryview | str
-
-_SHOWN: Final = 32  # of a long key or value in repr()
 
 
 class Record:
@@ -30,7 +28,7 @@ class Record:
     # _headers: Headers, or bytes as on disk that the first access parses. Two threads that race
     # there make equal objects, and either may win.
     __slots__ = ("_headers", "_key", "_offset", "_timestamp", "_value")
-    __match_args__ = ("offset", "timestamp", "key", "value", "headers")
+    __match_args__ = FIELDS
 
     _headers: Headers | bytes
     _key: bytes | None
@@ -89,23 +87,19 @@ class Record:
         return hash(self._fields())
 
     def __repr__(self) -> str:
-        shown = [f"{name}={_short(field)}" for name, field in self._named() if field is not None]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return describe(self)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return pickling.record if type(self) is Record else type(self), self._fields()
+        return restore if type(self) is Record else type(self), self._fields()
+
+    def __copy__(self) -> Record:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Record:
+        return self
 
     def _fields(self) -> tuple[int | None, int | None, bytes | None, bytes | None, Headers]:
         return self._offset, self._timestamp, self._key, self._value, self.headers
-
-    def _named(self) -> list[tuple[str, object]]:
-        return [*zip(self.__match_args__, (*self._fields()[:4], self.headers or None), strict=True)]
-
-
-def _short(field: object) -> str:
-    if isinstance(field, bytes) and len(field) > _SHOWN:
-        return f"{field[:_SHOWN]!r}... ({len(field)} bytes)"
-    return repr(field)
 
 
 def _varints() -> list[bytes]:
@@ -150,7 +144,7 @@ def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
             if number >> 64:
                 break
             return number, position
-    raise Malformed("a varint is longer than 64 bits")
+    raise Malformed(RECORD_FAULTS[1])
 
 
 def wrap64(number: int) -> int:

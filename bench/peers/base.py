@@ -1,0 +1,58 @@
+"""The one shape that every peer is given, whatever it calls its methods."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailrace.cli.measure import Sample
+
+__all__ = ["Peer", "Session", "installed", "version_of"]
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass
+class Session:
+    """An open, empty store. What a peer cannot do is `None`."""
+
+    put: Callable[[bytes], object]
+    put_batch: Callable[[list[bytes]], object] | None = None
+    scan: Callable[[], int] | None = None  # touches every value; the number of them
+    get: Callable[[int], object] | None = None  # the n-th value that was put
+    put_by_threads: Callable[[bytes], object] | None = None  # may be called from many threads
+    tasks: Callable[[list[bytes], float], Sample] | None = None  # many asyncio tasks at once
+    close: Callable[[], None] = _nothing
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A store under one setting. `durable`: when `put` returns the value survives a power cut.
+    `can` names the members of a session that it has beyond `put`."""
+
+    name: str
+    version: str
+    durable: bool
+    can: frozenset[str]
+    open: Callable[[Path], Session]
+
+
+def installed(module: str) -> Any | None:
+    """The module, if it is there: no peer is needed for the benchmark to run."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
+def version_of(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,1 @@
+"""What benchmarks are made of: races, reports, scratch folders, logs of a given size."""

@@ -1,0 +1,148 @@
+"""Where and how large: the scratch folder of a run, its sizes, and the payload."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time_ns
+
+from tailrace.kernel import encode, encode_one
+
+from bench.peers import Peer, Servers, known_peers
+
+__all__ = ["FULL", "QUICK", "TINY", "Payload", "Setting", "Sizes"]
+
+VALUE_SIZE = 256
+BATCH = 1000
+_POOL = 16  # batches that differ, so that the source is not always in the nearest cache
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work each row does. Peers stop after `peer_seconds` at the latest."""
+
+    rounds: int
+    batches: int
+    singles: int
+    timed_singles: int
+    sync_singles: int
+    sync_batches: int
+    peer_seconds: float
+    concurrent_seconds: float
+    writers: int
+    read_records: int
+    seek_records: int
+    seeks: int
+    large_log: int
+    small_log: int
+    last_segment_records: int
+    twin_records: int
+    twin_passes: int
+
+
+FULL = Sizes(
+    rounds=5,
+    batches=2_000,  # half a gigabyte, eight segments
+    singles=200_000,
+    timed_singles=100_000,
+    sync_singles=2_000,
+    sync_batches=150,
+    peer_seconds=0.7,
+    concurrent_seconds=1.5,
+    writers=64,
+    read_records=1_000_000,
+    seek_records=10_000_000,
+    seeks=2_000,
+    large_log=10_000_000_000,
+    small_log=100_000_000,
+    last_segment_records=180_000,
+    twin_records=10_000,
+    twin_passes=15,
+)
+QUICK = Sizes(
+    rounds=3,
+    batches=300,
+    singles=20_000,
+    timed_singles=10_000,
+    sync_singles=300,
+    sync_batches=20,
+    peer_seconds=0.1,
+    concurrent_seconds=0.4,
+    writers=64,
+    read_records=100_000,
+    seek_records=200_000,
+    seeks=300,
+    large_log=1_000_000_000,
+    small_log=100_000_000,
+    last_segment_records=20_000,
+    twin_records=2_000,
+    twin_passes=5,
+)
+TINY = Sizes(  # for the test of the benchmark itself
+    rounds=1,
+    batches=3,
+    singles=50,
+    timed_singles=50,
+    sync_singles=5,
+    sync_batches=2,
+    peer_seconds=0.02,
+    concurrent_seconds=0.05,
+    writers=4,
+    read_records=3_000,
+    seek_records=5_000,
+    seeks=5,
+    large_log=70_000_000,
+    small_log=2_000_000,
+    last_segment_records=100,
+    twin_records=50,
+    twin_passes=2,
+)
+
+
+class Payload:
+    """The values to append, and the same as the bytes that a log writes for them."""
+
+    def __init__(self) -> None:
+        now_ms = time_ns() // 1_000_000
+        self.batches = [[os.urandom(VALUE_SIZE) for _ in range(BATCH)] for _ in range(_POOL)]
+        self.values = [value for batch in self.batches for value in batch]
+        self.encoded_batches = [bytes(encode(batch, now_ms).place(0)) for batch in self.batches]
+        self.encoded_values = [
+            bytes(encode_one(value, now_ms=now_ms).place(0)) for value in self.values
+        ]
+
+
+@dataclass
+class Setting:
+    """One run of a benchmark."""
+
+    folder: Path
+    sizes: Sizes
+    with_peers: bool = True
+    payload: Payload = field(default_factory=Payload)
+
+    def __post_init__(self) -> None:
+        self.servers = Servers(self.folder / "servers")
+        self.peers = known_peers(self.servers) if self.with_peers else []
+
+    @contextlib.contextmanager
+    def scratch(self, name: str) -> Iterator[Path]:
+        """A new folder, gone afterwards: what was not written to the disk yet never will be, and
+        so does not slow down whoever comes next."""
+        path = self.folder / name
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def peers_that(self, *, durable: bool, can: str) -> list[Peer]:
+        return [peer for peer in self.peers if peer.durable == durable and can in peer.can]
+
+    def close(self) -> None:
+        self.servers.stop()

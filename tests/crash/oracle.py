@@ -1,0 +1,253 @@
+"""What a log was asked to keep, and whether it did.
+
+An `Oracle` lives through every crash of a log. It is told of each append before it is made and of
+each promise when it is given; `check` then compares a log with all of that:
+
+- every promised record is there, with its exact content, at its offset;
+- every record there was appended at that very offset, in some life, and none that was refused;
+- a batch is there as a whole or not at all, and nothing is there twice;
+- an offset that anybody ever saw, or had a receipt for, never holds another record;
+- the next offset is above all of these, and the start never goes back;
+- an offset without a record is in a recorded gap, or a reader is told that it is lost;
+- a lookup by time finds what a scan finds.
+
+Each record's value is its own, so a value tells which append it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tailrace import Corrupt, Log, Record
+from tailrace.log.fs import FileSystem
+from tailrace.log.sidefiles import Gaps
+from tests.crash.world import FOLDER
+
+__all__ = ["Oracle", "Scan", "Told", "scan"]
+
+
+@dataclass(eq=False)
+class Told:
+    """A batch that was to be appended. A retry of it may end up elsewhere, once."""
+
+    records: tuple[Record, ...]
+    bases: set[int] = field(default_factory=set)  # where it may be
+    promised_at: int | None = None
+    refused: bool = False  # the last word on it was that it is not there
+
+    def offsets(self, base: int) -> range:
+        return range(base, base + len(self.records))
+
+
+@dataclass
+class Scan:
+    """All that a log shows: its records, and the ranges it says are lost."""
+
+    start: int
+    end: int
+    records: list[Record]
+    lost: list[range]
+
+    def missing(self) -> Iterator[range]:
+        """Offsets that hold no record and are not said to be lost."""
+        there = [range(r.offset, r.offset + 1) for r in self.records]
+        position = self.start
+        for taken in sorted([*there, *self.lost], key=lambda taken: taken.start):
+            if taken.start > position:
+                yield range(position, min(taken.start, self.end))
+            position = max(position, taken.stop)
+        if position < self.end:
+            yield range(position, self.end)
+
+    def is_lost(self, offset: int) -> bool:
+        return any(offset in lost for lost in self.lost)
+
+    def offset_at(self, timestamp: int) -> int:
+        """The answer of somebody who looks at every record."""
+        return next((r.offset for r in self.records if r.timestamp >= timestamp), self.end)
+
+
+def scan(log: Log) -> Scan:
+    """Read everything; where the log says `Corrupt`, go on where it says."""
+    view = log._source.view()
+    position, records, lost = view.start, [], []
+    while True:
+        try:
+            for record in log.read(position, view.end):
+                assert record.offset >= position, f"{record} comes after {position - 1}"
+                records.append(record)
+                position = record.offset + 1
+            return Scan(view.start, view.end, records, lost)
+        except Corrupt as error:
+            first, after = error.first_offset, error.next_offset
+            assert first is not None, error
+            assert after is not None, error
+            assert position < after <= view.end, f"reading at {position} of {view}: {error}"
+            lost.append(range(first, after))
+            position = after
+
+
+class Oracle:
+    """The memory of one log's lives. `fs` is where its gaps are looked up."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self.fs = fs
+        self.start = 0  # the log starts here or later
+        self.start_limit = 0  # and not later than here
+        self._by_value: dict[bytes, Told] = {}
+        self._taken: dict[int, bytes] = {}  # by offset: what somebody saw, or has a receipt for
+
+    # --- what it is told --------------------------------------------------------------------
+
+    def tell(self, records: Iterable[Record], offset: int) -> Told:
+        """These records are about to be appended, and would be at `offset`."""
+        batch = tuple(records)
+        told = self._by_value.get(_value(batch[0]))
+        if told is None:
+            told = Told(batch)
+            for record in batch:
+                assert _value(record) not in self._by_value, "values must be unique"
+                self._by_value[_value(record)] = told
+        told.bases.add(offset)
+        told.refused = False
+        return told
+
+    def refuse(self, told: Told) -> None:
+        """The append was said to have left nothing behind."""
+        told.refused = True
+
+    def hand_out(self, told: Told, base: int) -> None:
+        """Somebody has a completed receipt: the offsets are taken for good."""
+        told.bases.add(base)
+        for offset, record in zip(told.offsets(base), told.records, strict=True):
+            self._take(offset, _value(record))
+
+    def promise(self, told: Told, base: int) -> None:
+        """The batch is durable at `base`."""
+        self.hand_out(told, base)
+        told.promised_at = base
+
+    def promise_visible(self, log: Log) -> None:
+        """Everything that the log shows was just made durable."""
+        for record in scan(log).records:
+            told = self._by_value.get(_value(record))
+            assert told is not None, f"nobody appended {record}"
+            self.promise(told, record.offset - _index(told, _value(record)))
+
+    def forget_unpromised(self) -> None:
+        """The power went, and the log's mode keeps no track of what was only seen."""
+        promised = (
+            told.offsets(told.promised_at)
+            for told in self._by_value.values()
+            if told.promised_at is not None
+        )
+        kept = {offset for offsets in promised for offset in offsets}
+        self._taken = {offset: v for offset, v in self._taken.items() if offset in kept}
+
+    def truncate(self, offset: int) -> None:
+        """The log starts at `offset` from now on."""
+        self.start = max(self.start, offset)
+        self.start_limit = max(self.start_limit, offset)
+
+    def allow_start(self, offset: int) -> None:
+        """The log may come to start there."""
+        self.start_limit = max(self.start_limit, offset)
+
+    # --- what it finds ----------------------------------------------------------------------
+
+    def check(self, log: Log, *, damaged: Sequence[range] = ()) -> Scan:
+        """Compare; `damaged` are offsets whose loss is no fault of the log's, if it tells."""
+        found = scan(log)
+        assert self.start <= found.start <= max(self.start_limit, self.start), (
+            f"the log starts at {found.start}, which should be in "
+            f"{self.start}..{self.start_limit}"
+        )
+        self.start = found.start
+        self._check_contents(found)
+        self._check_promises(found, damaged)
+        self._check_gaps(found)
+        self._check_times(log, found)
+        if not log.read_only:
+            behind = max(self._taken, default=-1) + 1
+            assert log.end_offset >= behind, (
+                f"the next offset is {log.end_offset}, and {behind - 1} has been given out"
+            )
+        return found
+
+    def _check_contents(self, found: Scan) -> None:
+        by_offset = {r.offset: r for r in found.records}
+        seen: set[bytes] = set()
+        for record in found.records:
+            value = _value(record)
+            told = self._by_value.get(value)
+            assert told is not None, f"nobody appended {record}"
+            assert value not in seen, f"{record} is there twice"
+            seen.add(value)
+            index = _index(told, value)
+            base = record.offset - index
+            assert base in told.bases, (
+                f"{record} was appended at {sorted(b + index for b in told.bases)}"
+            )
+            assert not told.refused, f"{record} was said not to be written"
+            _check_equal(record, told.records[index])
+            for offset in told.offsets(base):
+                whole = offset in by_offset or offset < found.start or found.is_lost(offset)
+                whole = whole or offset >= found.end
+                assert whole, f"{record} is there, and {offset} of the same batch is not"
+            self._take(record.offset, value)
+
+    def _check_promises(self, found: Scan, damaged: Sequence[range]) -> None:
+        there = {r.offset for r in found.records}
+        for told in set(self._by_value.values()):
+            if told.promised_at is None:
+                continue
+            for offset in told.offsets(told.promised_at):
+                if offset < found.start or offset in there:
+                    continue
+                excused = any(offset in d for d in damaged) and found.is_lost(offset)
+                assert excused, (
+                    f"offset {offset} was promised and is gone; the log has {found.start} to "
+                    f"{found.end - 1}, and says that {found.lost} are lost"
+                )
+
+    def _check_gaps(self, found: Scan) -> None:
+        gaps = Gaps(self.fs, FOLDER)
+        gaps.load()
+        for hole in found.missing():
+            assert gaps.covers(hole.start, hole.stop), (
+                f"offsets {hole.start} to {hole.stop - 1} are missing, in silence; "
+                f"recorded: {gaps.all()}"
+            )
+
+    def _check_times(self, log: Log, found: Scan) -> None:
+        stamps = sorted({r.timestamp for r in found.records})
+        if len(stamps) > 8:
+            stamps = [*stamps[:: len(stamps) // 6], stamps[-1]]
+        for stamp in stamps:
+            for timestamp in (stamp - 1, stamp, stamp + 1):
+                expected, answer = found.offset_at(timestamp), log.offset_at(timestamp)
+                assert answer == expected, (
+                    f"offset_at({timestamp}) is {answer}; a scan says {expected}"
+                )
+
+    def _take(self, offset: int, value: bytes) -> None:
+        taken = self._taken.setdefault(offset, value)
+        assert taken == value, f"offset {offset} held {taken!r} once, and now {value!r}"
+
+
+def _value(record: Record) -> bytes:
+    assert record.value is not None
+    return bytes(record.value)
+
+
+def _index(told: Told, value: bytes) -> int:
+    return next(i for i, r in enumerate(told.records) if r.value == value)
+
+
+def _check_equal(found: Record, told: Record) -> None:
+    """All but the offset; an idempotent append adds headers of its own."""
+    own = [pair for pair in found.headers.items() if pair[0] not in ("_producer", "_sequence")]
+    there = (found.timestamp, found.key, found.value, own)
+    expected = (told.timestamp, told.key, told.value, list(told.headers.items()))
+    assert there == expected, f"{found} was appended as {told}"
