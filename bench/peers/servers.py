@@ -7,7 +7,7 @@ own, and is ended by the handle that started it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import importlib
 import re
 import shutil
 import socket
@@ -19,10 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tailrace.cli.measure import Sample, unpinned
-
 from bench.peers.base import Peer, Session, installed, version_of
 from bench.support.crowd import run_tasks
+from tailrace.cli.measure import Sample, unpinned
 
 __all__ = ["Servers", "server_peers"]
 
@@ -148,7 +147,8 @@ def _open_redis(redis: Any, binary: str, policy: str, servers: Servers, _: Path)
         return number
 
     async def together(values: list[bytes], seconds: float) -> Sample:
-        pool = importlib_asyncio(redis).Redis(host="127.0.0.1", port=port, max_connections=256)
+        redis_asyncio = importlib.import_module("redis.asyncio")
+        pool = redis_asyncio.Redis(host="127.0.0.1", port=port, max_connections=256)
         try:
             return await run_tasks(lambda value: pool.xadd("log", {"v": value}), values, seconds)
         finally:
@@ -166,11 +166,6 @@ def _open_redis(redis: Any, binary: str, policy: str, servers: Servers, _: Path)
         tasks=lambda values, seconds: asyncio.run(together(values, seconds)),
         close=close,
     )
-
-
-def importlib_asyncio(redis: Any) -> Any:
-    """The module `redis.asyncio`, which `import redis` may not have loaded."""
-    return installed(f"{redis.__name__}.asyncio")
 
 
 # --- NATS -----------------------------------------------------------------------------------
@@ -202,8 +197,7 @@ class _Nats:
         return self._loop.run_until_complete(work)
 
     def new_stream(self) -> None:
-        with contextlib.suppress(LookupError):
-            self.drop_stream()
+        self.drop_stream()
         self.run(self.jetstream.add_stream(name="log", subjects=["log"]))
 
     def drop_stream(self) -> None:

@@ -32,7 +32,7 @@ def run_threads(put: Callable[[bytes], object], values: list[bytes], seconds: fl
                 now = clock()
                 note(now - before)
                 before = now
-        except Exception as error:  # noqa: BLE001: told to the caller, below
+        except Exception as error:  # noqa: BLE001 - told to the caller, below
             failures.append(error)
 
     threads = [

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import time_ns
 
-from tailrace.kernel import encode, encode_one
-
 from bench.peers import Peer, Servers, known_peers
+from tailrace.kernel import encode, encode_one
 
 __all__ = ["FULL", "QUICK", "TINY", "Payload", "Setting", "Sizes"]
 
@@ -93,8 +92,8 @@ TINY = Sizes(  # for the test of the benchmark itself
     concurrent_seconds=0.05,
     writers=4,
     read_records=3_000,
-    seek_records=5_000,
-    seeks=5,
+    seek_records=20_000,
+    seeks=20,
     large_log=70_000_000,
     small_log=2_000_000,
     last_segment_records=100,

@@ -61,9 +61,12 @@ def segment(path: Path, base: int, extension: str = "seg") -> Path:
 
 
 def tree(path: Path) -> dict[str, bytes]:
-    """Every file below a folder, with its contents."""
+    """Every file below a folder, with its contents.
+
+    But for the lock: closing that file would end the lock of a log that is open here.
+    """
     return {
-        str(file.relative_to(path)): file.read_bytes()
+        str(file.relative_to(path)): file.read_bytes() if file.name != "lock" else b""
         for file in sorted(path.rglob("*"))
         if file.is_file()
     }
@@ -75,7 +78,7 @@ def side_file(path: Path, name: str) -> Path:
 
 def copy_as_killed(path: Path, target: Path) -> Path:
     """The files of an open log, as a process that was killed now would leave them."""
-    shutil.copytree(path, target)
+    shutil.copytree(path, target, ignore=shutil.ignore_patterns("lock"))
     side_file(target, "clean").unlink(missing_ok=True)
     return target
 

@@ -87,7 +87,7 @@ def test_a_start_that_makes_no_sense(segmented: Log, start: Any) -> None:
 
 @pytest.mark.parametrize("end", [True, 1.5, "5"])
 def test_an_end_that_makes_no_sense(segmented: Log, end: Any) -> None:
-    with pytest.raises(ValueError, match="end is an offset"):
+    with pytest.raises(TypeError, match="end is an offset"):
         segmented.read(0, end)
 
 
@@ -103,9 +103,9 @@ def test_an_empty_log(log: Log) -> None:
         assert list(log.read_batches(start)) == []  # type: ignore[arg-type]
         assert list(log.read_arrow(start)) == []  # type: ignore[arg-type]
     assert log.offset_at(0) == 0
-    with pytest.raises(OffsetOutOfRange, match="empty") as caught:
+    with pytest.raises(OffsetOutOfRange, match="the log is empty") as caught:
         log.read(1)
-    assert "-1" not in str(caught.value)
+    assert "to -1" not in str(caught.value)
     assert (caught.value.low, caught.value.high) == (0, 0)
 
 

@@ -550,7 +550,7 @@ def test_a_lock_is_exclusive_until_released() -> None:
     disk.make_dirs("d")
     lock = disk.lock("d/lock")
     with pytest.raises(Locked):
-        disk.lock("/d/lock", wait=True)
+        disk.lock("/d/lock")
     disk.lock("d/other")
     lock.release()
     lock.release()

@@ -114,7 +114,10 @@ def log_command(
 
 def run(folder: Path, settings: Settings) -> dict[str, Any]:
     """Measure in a temporary folder inside of `folder`."""
-    with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=folder) as name, pinned() as core:
+    with (
+        tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=folder) as name,
+        pinned() as core,
+    ):
         scratch = Path(name)
         rows = [*_append_rows(scratch, settings), *_read_rows(scratch, settings)]
         seen = conditions(scratch)
@@ -181,7 +184,7 @@ def _read_rows(scratch: Path, settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def _touch(record: Any) -> None:
-    record.value  # noqa: B018: that it is made is the work
+    _ = record.value
 
 
 def _count_rows(batch: Any) -> int:
@@ -217,13 +220,16 @@ def _show(report: dict[str, Any]) -> None:
     for row in report["rows"]:
         rate = row["records_per_second"]
         times = [human_time(row[p] * 1e3) if p in row else "" for p in ("p50_us", "p99_us")]
-        limit = f"{row['limit']}: {human_rate(row['limit_records_per_second'])}"
+        limit = ["", ""]
+        if "limit" in row:
+            shown = human_rate(row["limit_records_per_second"])
+            limit = [f"{row['limit']}: {shown}", f"{row['ratio']:.0%}"]
         table.add_row(
             row["work"],
             human_rate(rate),
             human_bytes(rate * row["bytes_per_record"]) + "/s",
             *times,
-            *((limit, f"{row['ratio']:.0%}") if "limit" in row else ("", "")),
+            *limit,
         )
     console = Console()
     with contextlib.suppress(BrokenPipeError):

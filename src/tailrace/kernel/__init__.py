@@ -114,7 +114,6 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
 else:
     from tailrace.kernel.compiled.codec import (
         Draft,
-        Record,
         batches,
         check,
         decode,
@@ -126,6 +125,7 @@ else:
         read_header,
     )
     from tailrace.kernel.compiled.crc import CRC_BACKEND, crc32c, crc32c_combine
+    from tailrace.kernel.compiled.records import Record
     from tailrace.kernel.compiled.s2 import s2_decompress
 
     from tailrace.kernel.compiled import columns

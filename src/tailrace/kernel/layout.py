@@ -71,6 +71,7 @@ PARTIAL: Final = Status.PARTIAL
 BAD: Final = Status.BAD
 
 DRAFT_RESIZED: Final = "the draft's data was resized; it cannot be placed any more"
+STILL_COMPRESSED: Final = "it is compressed; inflate the region first"
 
 # Why a header is refused. The index is the code that both twins' header check returns.
 HEADER_FAULTS: Final = (

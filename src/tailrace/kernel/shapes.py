@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.kernel.layout import MAX_COUNT
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -107,3 +109,10 @@ def null_header(row: int) -> ValueError:
 def buffers_too_small() -> ValueError:
     """The error for outputs that are smaller than `measure_columns` said."""
     return ValueError("an output buffer is too small for these records; measure them again")
+
+
+def check_max_records(max_records: int) -> int:
+    """The number of rows that a batch may get when a caller allows so many."""
+    if max_records < 1:
+        raise ValueError(f"max_records must be at least 1, not {max_records}")
+    return min(max_records, MAX_COUNT)

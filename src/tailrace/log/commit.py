@@ -107,6 +107,7 @@ class Committer:
         self._flushing = False
         self._waiters: list[_Waiter] = []
         self._tasks: list[_Task] = []
+        self._retired: list[File] = []
         self._flusher: _TaskFlusher | None = None
 
     # --- waiting ----------------------------------------------------------------------------
@@ -212,6 +213,14 @@ class Committer:
             self.watermark = mark
             self.durable = mark.durable
 
+    def retire(self, file: File) -> None:
+        """Close the file of a segment that was rolled, once no flush uses it any more."""
+        with self._lock:
+            if self._flushing:
+                self._retired.append(file)
+                return
+        file.close()
+
     def poison(self, error: OSError) -> None:
         """A flush failed: nothing can be written to this log any more until it is reopened."""
         self.failure = error
@@ -235,6 +244,9 @@ class Committer:
                 else:
                     self._waiters.append(waiter)
             self._wake_next()
+            retired, self._retired = self._retired, []
+        for file in retired:
+            file.close()
         self.settle_tasks()
 
     def settle_tasks(self) -> None:

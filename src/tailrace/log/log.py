@@ -77,15 +77,17 @@ class Log:
         self.path = os.fspath(path)
         self.read_only = read_only
         self.options = LogOptions.parse(flush=flush, **options)
-        self._fs = fs if fs is not None else OsFileSystem()
+        # The working directory may change, the log stays.
+        folder = self.path if fs is not None else os.path.abspath(self.path)
+        fs = fs if fs is not None else OsFileSystem()
         self._codec = self.options.codec
         self._max_batch_size = self.options.max_batch_bytes + _HEADER_SIZE
         self._writer: Writer | None = None
         self._source: Writer | Observer
         if read_only:
-            self._source = Observer(self._fs, self.path, self.options)
+            self._source = Observer(fs, folder, self.options)
         else:
-            writer = Writer(self._fs, self.path, self.options, upkeep=upkeep)
+            writer = Writer(fs, folder, self.options, upkeep=upkeep)
             self._source = self._writer = writer
             # What a receipt has to wait for: nothing, unless this handle is `sync`.
             self._committer = writer.committer if writer.flush_mode is FlushMode.SYNC else None
@@ -377,6 +379,7 @@ class Log:
             self._source.abandon()
 
     def __enter__(self) -> Log:
+        self._check_open()
         return self
 
     def __exit__(

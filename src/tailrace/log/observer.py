@@ -8,19 +8,26 @@ modes every whole batch counts, up to the first that is not whole.
 
 from __future__ import annotations
 
+import threading
+
 from tailrace.log.fs import FileSystem
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.reader import Reader, View
-from tailrace.log.segments import Catalog, Extent, list_segments
+from tailrace.log.recovery import durable_size
+from tailrace.log.scan import Facts, scan
+from tailrace.log.segments import Catalog, Extent, list_segments, segment_path
 from tailrace.log.sidefiles import (
     Gaps,
+    Identity,
+    Poison,
     StartOffset,
     Watermark,
     WatermarkFile,
-    load_identity,
 )
 
 __all__ = ["Observer"]
+
+_EVERYTHING = 1 << 63
 
 
 class Observer:
@@ -30,18 +37,23 @@ class Observer:
         self._fs = fs
         self._folder = folder
         fs.list(folder)  # a folder that is not there is an error now, not at the first read
-        stored = load_identity(fs, folder)
-        self.flush_mode = FlushMode(stored) if stored is not None else FlushMode.ASYNC
+        identity = Identity.load(fs, folder) or Identity(FlushMode.ASYNC, _EVERYTHING)
+        self.flush_mode = FlushMode(identity.flush)
         self.catalog = Catalog(fs, folder, options, read_only=True)
         self.gaps = Gaps(fs, folder)
-        self.reader = Reader(self.catalog, self.gaps, lambda: self.start_offset)
+        self.reader = Reader(
+            self.catalog, self.gaps, identity.sparse_below, lambda: self.start_offset
+        )
         self._bases: tuple[int, ...] = ()
+        self._lock = threading.Lock()
+        self._tail: Facts | None = None
 
     def view(self) -> View:
         while True:
             listing = list_segments(self._fs, self._folder).extents
             try:
-                return self._view(listing)
+                with self._lock:
+                    return self._view(listing)
             except FileNotFoundError:  # retention was faster: look again
                 if list_segments(self._fs, self._folder).extents == listing:
                     raise
@@ -52,30 +64,54 @@ class Observer:
             self.catalog.seals.load(set(bases))
             self._bases = bases
         self.gaps.load()
-        first = extents[0].base if extents else 0
-        start = max(StartOffset(self._fs, self._folder).load(), first)
+        start = StartOffset(self._fs, self._folder).load()
         mark = self.watermark()
-        if self._is_bound(mark):
-            assert mark is not None
-            visible = [extent for extent in extents if extent.base < mark.segment]
-            if any(extent.base == mark.segment for extent in extents):
-                visible.append(Extent(mark.segment, mark.position))
-            return View(tuple(visible), min(start, mark.durable), mark.durable)
-        return self._whole_batches(extents, start)
+        if mark is None and extents:
+            start = max(start, extents[0].base)
+        bound = self._bound(mark)
+        if bound is None:
+            return self._whole_batches(extents, start, mark)
+        visible = [extent for extent in extents if extent.base < bound.segment]
+        if any(extent.base == bound.segment for extent in extents):
+            visible.append(Extent(bound.segment, bound.position))
+        return View(tuple(visible), start, max(bound.durable, start))
 
-    def _is_bound(self, mark: Watermark | None) -> bool:
-        if self.flush_mode is not FlushMode.SYNC or mark is None:
-            return False
-        return mark.boot_id == self._fs.boot_id()
+    def _bound(self, mark: Watermark | None) -> Watermark | Poison | None:
+        """The last good flush, if nothing behind it may be seen."""
+        poison = Poison.load(self._fs, self._folder)
+        if poison is not None:
+            return poison if mark is None or poison.durable >= mark.durable else mark
+        if self.flush_mode is FlushMode.SYNC and mark is not None:
+            return mark if mark.boot_id == self._fs.boot_id() else None
+        return None
 
-    def _whole_batches(self, extents: tuple[Extent, ...], start: int) -> View:
+    def _whole_batches(
+        self, extents: tuple[Extent, ...], start: int, mark: Watermark | None
+    ) -> View:
         end = extents[-1].base if extents else start
         with_records = [extent for extent in extents if extent.size]
         if with_records:
-            facts = self.catalog.facts(with_records[-1])
-            with_records[-1] = Extent(facts.base, facts.size)
+            extent = with_records[-1]
+            facts = self._tail_facts(extent, mark)
+            size = max(facts.size, min(durable_size(extent, mark), extent.size))
+            with_records[-1] = Extent(extent.base, size)
             end = max(end, facts.next_offset)
-        return View(tuple(with_records), min(start, end), end, open_end=True)
+        if mark is not None:
+            end = max(end, mark.durable)  # if that much is not there, readers are to be told
+        return View(tuple(with_records), start, max(start, end))
+
+    def _tail_facts(self, extent: Extent, mark: Watermark | None) -> Facts:
+        """The last segment, as far as recovery would keep it."""
+        if self.catalog.seals.get(*extent) is not None:
+            return self.catalog.facts(extent)
+        facts = self._tail
+        if facts is None or facts.base != extent.base or facts.size > extent.size:
+            facts = self._tail = self.catalog.new_facts(extent.base)
+        size = extent.size if mark is None else durable_size(extent, mark)
+        with self.catalog.files.use(segment_path(self._folder, extent.base)) as file:
+            scan(file, facts, extent.size, durable_size=size, contiguous=mark is not None)
+        self.catalog.remember(facts)
+        return facts
 
     def watermark(self) -> Watermark | None:
         return WatermarkFile(self._fs, self._folder).load()

@@ -19,27 +19,32 @@ from tailrace.kernel import Malformed, find_record_at_time, read_header
 from tailrace.log.fs import File
 from tailrace.log.scan import Chunks, Damage, Region, find_next_batch
 from tailrace.log.segments import Catalog, Extent, segment_path
-from tailrace.log.sidefiles import Gap, Gaps
+from tailrace.log.sidefiles import Gaps
 
 __all__ = ["Reader", "View"]
 
 
 class View(NamedTuple):
-    """`start <= offset < end` is there to read. `open_end`: nobody knows where the last segment
-    ends (it belongs to another process), so what is not whole at its tail is simply not there."""
+    """`start <= offset < end` is there to read, in these segments as far as they may be read."""
 
     extents: tuple[Extent, ...]
     start: int
     end: int
-    open_end: bool = False
 
 
 class Reader:
     """Reads what views allow. `current_start` tells the log start offset as of now."""
 
-    def __init__(self, catalog: Catalog, gaps: Gaps, current_start: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        gaps: Gaps,
+        sparse_below: int,
+        current_start: Callable[[], int],
+    ) -> None:
         self._catalog = catalog
         self._gaps = gaps
+        self._sparse_below = sparse_below
         self._current_start = current_start
 
     # --- by offset --------------------------------------------------------------------------
@@ -49,30 +54,42 @@ class Reader:
         last = min(last, view.end)
         extents = [extent for extent in view.extents if extent.size]
         bases = [extent.base for extent in extents]
-        lost = [gap for gap in self._gaps.all() if gap.kind == "lost" and not gap.acknowledged]
         for i in range(max(bisect_right(bases, first) - 1, 0), len(extents)):
             extent = extents[i]
             if extent.base >= last or first >= last:
                 break
-            limit = extents[i + 1].base if i + 1 < len(extents) else None
+            if extent.base > first:
+                self._check_hole(first, extent.base)
+                first = extent.base
+            limit = bases[i + 1] if i + 1 < len(extents) else None
             for region in self._segment_regions(view, extent, limit, first, last):
                 base_offset = read_header(region.data, 0).base_offset
-                self._refuse_lost(lost, first, min(base_offset, last))
+                if base_offset > first:
+                    self._check_hole(first, min(base_offset, last))
                 yield region
                 first = max(first, region.next_offset)
-        self._refuse_lost(lost, first, last)
+        if first < last:
+            self._check_hole(first, last)
 
-    def _refuse_lost(self, lost: list[Gap], first: int, upto: int) -> None:
-        for gap in lost:
-            if gap.first < upto and gap.next > first:
-                raise Corrupt(
-                    f"{self._catalog.folder}: offsets {gap.first} to {gap.next - 1} are lost "
-                    f"({gap.reason}). Go on reading at {gap.next}; 'tailrace recover --apply' "
-                    "accepts the loss, and readers then step over it",
-                    path=self._catalog.folder,
-                    first_offset=gap.first,
-                    next_offset=gap.next,
-                )
+    def _check_hole(self, first: int, next_offset: int) -> None:
+        """Offsets without a record are fine where they are recorded (and, if lost, acknowledged),
+        or where somebody else wrote."""
+        hole = self._gaps.uncovered(first, next_offset, acknowledged_only=True)
+        while hole is not None:
+            first, upto = hole
+            reason = self._gaps.reason(first)
+            if reason is None and first < self._sparse_below:
+                first = min(upto, self._sparse_below)
+                hole = self._gaps.uncovered(first, next_offset, acknowledged_only=True)
+                continue
+            raise Corrupt(
+                f"{self._catalog.folder}: offsets {first} to {upto - 1} are lost "
+                f"({reason or 'records or a segment are missing'}). Go on reading at {upto}; "
+                "'tailrace recover --apply' accepts the loss, and readers then step over it",
+                path=self._catalog.folder,
+                first_offset=first,
+                next_offset=upto,
+            )
 
     def _segment_regions(
         self, view: View, extent: Extent, limit: int | None, first: int, last: int
@@ -95,15 +112,19 @@ class Reader:
                     elif chunks.position >= extent.size:
                         return
                     else:
-                        damage = self._damage(file, chunks.position, extent, expected)
-                        if damage.next_offset is None and limit is None and view.open_end:
+                        found = find_next_batch(file, chunks.position, extent.size, expected)
+                        if found is None:
+                            damage = Damage(
+                                chunks.position, extent.size, expected, limit or view.end
+                            )
+                            self._refuse(path, damage, first, last)
                             return
-                        after = damage.next_offset or limit or view.end
-                        self._refuse(path, damage, after, first, last)
-                        if damage.next_offset is None:
-                            return
-                        expected = damage.next_offset
-                        chunks = Chunks(file, damage.end, extent.size)
+                        damage = Damage(
+                            chunks.position, found.position, expected, found.base_offset
+                        )
+                        self._refuse(path, damage, first, last)
+                        expected = found.base_offset
+                        chunks = Chunks(file, found.position, extent.size)
         except FileNotFoundError:
             start = self._current_start()
             raise OffsetOutOfRange(
@@ -113,17 +134,12 @@ class Reader:
                 high=view.end,
             ) from None
 
-    def _damage(self, file: File, position: int, extent: Extent, expected: int) -> Damage:
-        found = find_next_batch(file, position + 1, extent.size, expected)
-        if found is None:
-            return Damage(position, extent.size, expected, None)
-        return Damage(position, found.position, expected, found.base_offset)
-
-    def _refuse(self, path: str, damage: Damage, after: int, first: int, last: int) -> None:
+    def _refuse(self, path: str, damage: Damage, first: int, last: int) -> None:
         """Raise, unless the missing range was not asked for, or was acknowledged."""
+        after = damage.next_offset
         if after <= first or damage.first_offset >= last:
             return
-        if self._gaps.covers(damage.first_offset, after, acknowledged_only=True):
+        if self._gaps.uncovered(damage.first_offset, after, acknowledged_only=True) is None:
             return
         raise Corrupt(
             f"{path}: bytes {damage.position} to {damage.end - 1} are damaged; offsets "
@@ -158,15 +174,15 @@ class Reader:
             while True:
                 region = chunks.next()
                 if region is None:
-                    damage = self._damage(file, chunks.position, extent, 0)
-                    if damage.next_offset is None:
+                    found = find_next_batch(file, chunks.position, extent.size, 0)
+                    if found is None:
                         return None
-                    chunks = Chunks(file, damage.end, extent.size)
+                    chunks = Chunks(file, found.position, extent.size)
                     continue
                 data = region.data
-                found = find_record_at_time(data, 0, len(data), timestamp, view.start)
-                if found is not None:
-                    return min(found[0], view.end)
+                record = find_record_at_time(data, 0, len(data), timestamp, view.start)
+                if record is not None:
+                    return min(record[0], view.end)
 
 
 def _starts_batch(file: File, position: int, base_offset: int) -> bool:

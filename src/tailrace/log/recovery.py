@@ -29,7 +29,7 @@ from tailrace.kernel import COMPLETE
 from tailrace.kernel.layout import MAGIC_BYTES, VERSION
 from tailrace.log.fs import FileSystem, write_all
 from tailrace.log.options import FlushMode
-from tailrace.log.scan import Damage, Facts, find_next_batch, scan
+from tailrace.log.scan import Damage, Facts, scan
 from tailrace.log.segments import Catalog, Extent, list_segments, segment_path
 from tailrace.log.sidefiles import (
     FOLDER,
@@ -104,6 +104,13 @@ def diagnose(fs: FileSystem, catalog: Catalog, gaps: Gaps, flush: FlushMode) -> 
     return found
 
 
+def durable_size(extent: Extent, mark: Watermark | Poison | None) -> int:
+    """How much of a segment the watermark vouches for."""
+    if mark is None or extent.base > mark.segment:
+        return 0
+    return extent.size if extent.base < mark.segment else mark.position
+
+
 def _exists(fs: FileSystem, path: str) -> bool:
     try:
         fs.stat(path)
@@ -158,8 +165,8 @@ class _Examination:
         self._handed_out = 0
         mark, poison = found.watermark, found.poison
         self._durable = max(mark.durable if mark else 0, poison.durable if poison else 0)
-        at = poison if poison and (not mark or poison.durable >= mark.durable) else mark
-        self._mark_segment, self._mark_position = (at.segment, at.position) if at else (0, 0)
+        # Where the last good flush ended.
+        self._mark = poison if poison and (not mark or poison.durable >= mark.durable) else mark
 
     def run(self) -> None:
         found = self._found
@@ -167,11 +174,13 @@ class _Examination:
             self._throw_away_unflushed()
         extents = list(found.extents)
         self._drop_stale_empty(extents)
-        end = extents[-1].base if extents else 0
+        end = extents[-1].base if extents else found.start_offset
+        if found.ours and extents:
+            self._lose(found.start_offset, extents[0].base, "the first segment is missing")
         if extents and not extents[-1].size:
             found.empty = end
         with_records = [extent for extent in extents if extent.size]
-        first = self._mark_segment if self._durable else (extents[-1].base if extents else 0)
+        first = self._mark.segment if self._mark else (extents[-1].base if extents else 0)
         for extent, following in pairwise(with_records):
             if extent.base >= first:
                 self._examine_sealed(extent, following.base)
@@ -189,16 +198,11 @@ class _Examination:
         page cache shows."""
         keep = []
         for extent in self._found.extents:
-            if extent.base < self._mark_segment:
-                keep.append(extent)
-                continue
-            kept = min(extent.size, self._mark_position)
-            if extent.base > self._mark_segment:
-                kept = 0
+            kept = min(extent.size, durable_size(extent, self._mark))
             if kept < extent.size:
                 facts = self._catalog.new_facts(extent.base)
                 with self._catalog.files.use(self._path(extent)) as file:
-                    scan(file, facts, extent.size, resume=False)
+                    scan(file, facts, extent.size)
                 self._handed_out = max(self._handed_out, facts.next_offset)
                 self._found.cuts.append(Cut(extent.base, kept, extent.size))
             keep.append(Extent(extent.base, kept))
@@ -221,7 +225,7 @@ class _Examination:
     def _examine_sealed(self, extent: Extent, following: int) -> None:
         facts = self._catalog.facts(extent)
         for damage in facts.damages:
-            self._lose(damage.first_offset, damage.next_offset or following, _describe(damage))
+            self._lose(damage.first_offset, damage.next_offset, _describe(damage))
         if facts.size < extent.size:
             self._lose(facts.next_offset, following, f"damage from byte {facts.size} on")
         elif facts.next_offset < following and self._found.ours:
@@ -230,29 +234,31 @@ class _Examination:
     def _examine_last(self, extent: Extent) -> Facts:
         """The facts of the last segment up to where it is cut."""
         facts = self._catalog.new_facts(extent.base)
-        trusted = self._mark_position if extent.base == self._mark_segment else 0
-        contiguous_from = trusted if self._found.ours else None
+        durable_size = self._durable_size(extent)
         with self._catalog.files.use(self._path(extent)) as file:
-            while True:
-                status = scan(
-                    file, facts, extent.size, contiguous_from=contiguous_from, resume=False
-                )
-                if status == COMPLETE:
-                    break
+            status = scan(
+                file,
+                facts,
+                extent.size,
+                durable_size=durable_size,
+                contiguous=self._found.ours,
+            )
+            for damage in facts.damages:
+                self._lose(damage.first_offset, damage.next_offset, _describe(damage))
+            if status != COMPLETE:
                 self._refuse_newer_format(extent, file.pread(44, facts.size))
-                if facts.size >= trusted:
-                    self._found.cuts.append(Cut(extent.base, facts.size, extent.size))
-                    break
-                following = find_next_batch(file, facts.size + 1, extent.size, facts.next_offset)
-                if following is None or following.position > trusted:
-                    break  # what was durable and is behind this point is lost
-                damage = Damage(
-                    facts.size, following.position, facts.next_offset, following.base_offset
-                )
-                self._lose(damage.first_offset, following.base_offset, _describe(damage))
-                facts.damages.append(damage)
-                facts.size, facts.next_offset = following.position, following.base_offset
+                # What was durable and is behind this point is lost; what was not is cut off.
+                keep = max(facts.size, durable_size if self._found.ours else 0)
+                if keep < extent.size:
+                    self._found.cuts.append(Cut(extent.base, keep, extent.size))
         return facts
+
+    def _durable_size(self, extent: Extent) -> int:
+        """How much of the last segment with records was durable. All of it if it was sealed; and
+        of a log that is not ours, so that whole batches behind damage are kept."""
+        if self._found.empty is not None or not self._found.ours:
+            return extent.size
+        return durable_size(extent, self._mark)
 
     def _refuse_newer_format(self, extent: Extent, header: bytes) -> None:
         version = header[25] if len(header) == 44 and header[:4] == MAGIC_BYTES else 0
@@ -269,8 +275,13 @@ class _Examination:
             lost_below = max(lost_below, self._handed_out)  # receipts were complete
         self._lose(end, lost_below, "durable records are missing")
         end = max(end, lost_below)
-        next_offset = max(end, self._handed_out, found.start_offset)
-        next_offset = max(next_offset, Reserved(self._fs, found.folder).load())
+        next_offset = max(
+            end,
+            self._handed_out,
+            found.start_offset,
+            Reserved(self._fs, found.folder).load(),
+            *(gap.next for gap in self._recorded.all()),
+        )
         if next_offset > max(end, found.start_offset):
             self._add(end, next_offset, "skipped", "stepped over by recovery")
         found.next_offset = next_offset
@@ -283,9 +294,10 @@ class _Examination:
 
     def _add(self, first: int, next_offset: int, kind: str, reason: str) -> None:
         first = max(first, self._found.start_offset)
-        if first < next_offset and not self._recorded.covers(first, next_offset):
+        while (part := self._recorded.uncovered(first, next_offset)) is not None:
             now_ms = time.time_ns() // 1_000_000
-            self._found.gaps.append(Gap(first, next_offset, kind, False, reason, now_ms))
+            self._found.gaps.append(Gap(*part, kind, False, reason, now_ms))
+            first = part[1]
 
     def _path(self, extent: Extent) -> str:
         return segment_path(self._found.folder, extent.base)
@@ -300,12 +312,12 @@ def _describe(damage: Damage) -> str:
 
 def treat(fs: FileSystem, catalog: Catalog, gaps: Gaps, found: Diagnosis) -> None:
     """Do what the diagnosis asks for, but for the new active segment (which `Tail` makes)."""
+    gaps.add(*found.gaps)  # first: a cut may take away what tells of them
     for cut in found.cuts:
         _cut(fs, catalog, cut)
     for path in found.leftovers:
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(path)
-    gaps.add(*found.gaps)
     if found.cuts or found.leftovers:
         fs.sync_dir(found.folder)
 

@@ -33,6 +33,8 @@ def count_expired(
     now_ms: int,
 ) -> int:
     """How many segments from the front may go. All of them means: the active one too."""
+    if not extents:
+        return 0
     bounds = [extent.base for extent in extents[1:]] + [end_offset]
     records = [0] * len(extents)
     if retention.max_records is not None:

@@ -105,13 +105,13 @@ class Chunks:
 
 
 class Damage(NamedTuple):
-    """Bytes `position <= b < end` hold no readable batch; records from `first_offset` are missing
-    up to `next_offset`, or to an unknown offset (`None`) when nothing readable follows."""
+    """Bytes `position <= b < end` hold no readable batch; records from `first_offset` up to
+    `next_offset` are missing."""
 
     position: int
     end: int
     first_offset: int
-    next_offset: int | None
+    next_offset: int
 
 
 class Facts:
@@ -148,22 +148,26 @@ def scan(
     facts: Facts,
     stop: int,
     *,
-    contiguous_from: int | None = None,
-    resume: bool = True,
+    durable_size: int | None = None,
+    contiguous: bool = False,
 ) -> int:
     """Extend `facts` over the file up to `stop`; `facts.size` is how far it got.
 
-    At damage it goes on (`resume`) behind it, if anything readable follows, and notes what is
-    missing. From the position `contiguous_from` on, a batch must start at the very next offset:
-    an old batch from elsewhere, whole by itself, is then not taken for one of this log's.
-    Returns `COMPLETE`, or `PARTIAL` or `BAD` for the bytes at `facts.size`.
+    What is not whole below `durable_size` (everywhere, by default) is damage: the scan notes what
+    is missing and goes on behind it, if anything readable follows. From there on, the first thing
+    that is not whole ends it; and if the offsets have to be `contiguous`, so does a batch that
+    does not start at the very next one: an old batch from elsewhere, whole by itself, is then not
+    taken for one of this log's. Returns `COMPLETE`, or `PARTIAL` or `BAD` for what is at
+    `facts.size`.
     """
+    durable_size = stop if durable_size is None else durable_size
+    contiguous_from = durable_size if contiguous else None
     while True:
         status = _scan_whole_batches(file, facts, stop, contiguous_from)
-        if status == COMPLETE or not resume:
+        if status == COMPLETE or facts.size >= durable_size:
             return status
-        found = find_next_batch(file, facts.size + 1, stop, facts.next_offset)
-        if found is None:
+        found = find_next_batch(file, facts.size, stop, facts.next_offset)
+        if found is None or found.position > durable_size:
             return status
         size = facts.size
         if _scan_whole_batches(file, facts, stop, contiguous_from) == COMPLETE or facts.size > size:
@@ -187,16 +191,33 @@ def _scan_whole_batches(file: File, facts: Facts, stop: int, contiguous_from: in
     return chunks.status
 
 
-def find_next_batch(file: File, position: int, stop: int, min_offset: int) -> BatchInfo | None:
-    """The first whole batch at or behind `position` that starts at `min_offset` or later; its
-    `position` is the one in the file."""
+def find_next_batch(file: File, damaged: int, stop: int, min_offset: int) -> BatchInfo | None:
+    """The next whole batch behind the one at `damaged`, with an offset of at least `min_offset`;
+    its `position` is the one in the file.
+
+    The damaged batch's own length is believed if a whole batch follows there. Otherwise the bytes
+    are searched; a hit counts only if the end or a header with the right offset follows it, since
+    a record's value may hold a batch of another log.
+    """
+    header = _header_at(file, damaged, stop)
+    if header is not None:
+        after = damaged + header.size
+        if after == stop:
+            return None
+        found = _batch_at(file, after, stop)
+        if found is not None and found.base_offset == max(header.next_offset, min_offset):
+            return found
+    position = damaged + 1
     while position < stop:
         piece = file.pread(min(_LARGEST_READ, stop - position), position)
         start = 0
         while (hit := piece.find(MAGIC_BYTES, start)) >= 0:
-            info = _batch_at(file, position + hit, stop)
-            if info is not None and info.base_offset >= min_offset:
-                return info._replace(position=position + hit)
+            found = _batch_at(file, position + hit, stop)
+            if found is not None and found.base_offset >= min_offset:
+                after = found.position + found.size
+                header = _header_at(file, after, stop)
+                if after == stop or (header and header.base_offset == found.next_offset):
+                    return found
             start = hit + 1
         if len(piece) < len(MAGIC_BYTES):
             return None
@@ -204,12 +225,17 @@ def find_next_batch(file: File, position: int, stop: int, min_offset: int) -> Ba
     return None
 
 
-def _batch_at(file: File, position: int, stop: int) -> BatchInfo | None:
-    head = file.pread(HEADER_SIZE, position)
+def _header_at(file: File, position: int, stop: int) -> BatchInfo | None:
+    """The header at a position, if it fits in front of `stop`; its batch may be damaged."""
     try:
-        info = read_header(head, 0)
+        info = read_header(file.pread(HEADER_SIZE, position), 0)
     except Malformed:
         return None
-    if position + info.size > stop:
+    return info._replace(position=position) if position + info.size <= stop else None
+
+
+def _batch_at(file: File, position: int, stop: int) -> BatchInfo | None:
+    info = _header_at(file, position, stop)
+    if info is None or Chunks(file, position, position + info.size).next() is None:
         return None
-    return info if Chunks(file, position, position + info.size).next() is not None else None
+    return info

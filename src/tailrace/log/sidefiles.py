@@ -34,6 +34,7 @@ __all__ = [
     "CleanMarker",
     "Gap",
     "Gaps",
+    "Identity",
     "Poison",
     "Reserved",
     "Seal",
@@ -43,10 +44,8 @@ __all__ = [
     "Watermark",
     "WatermarkFile",
     "load_checked_json",
-    "load_identity",
     "side_path",
     "store_checked_json",
-    "store_identity",
 ]
 
 FOLDER = ".tailrace"
@@ -85,22 +84,30 @@ def load_checked_json(fs: FileSystem, path: str, limit: int = _SMALL) -> dict[st
 # --- log.json -------------------------------------------------------------------------------
 
 
-def load_identity(fs: FileSystem, folder: str) -> str | None:
-    """The log's flush mode; `None` when it was never set (a folder of another writer's)."""
-    document = load_checked_json(fs, side_path(folder, "log.json"))
-    if document is None:
-        return None
-    if document["format"] > FORMAT:
-        raise ConfigError(
-            f"{folder} is a log of format {document['format']}; this tailrace knows formats up to "
-            f"{FORMAT}: upgrade tailrace to open it"
-        )
-    return str(document["flush"])
+class Identity(NamedTuple):
+    """What a log is. Below `sparse_below` there may be offsets without a record that nobody has
+    recorded, because somebody else wrote that part."""
 
+    flush: str
+    sparse_below: int
 
-def store_identity(fs: FileSystem, folder: str, flush: str) -> None:
-    document = {"format": FORMAT, "flush": flush}
-    store_checked_json(fs, side_path(folder, "log.json"), document)
+    @classmethod
+    def load(cls, fs: FileSystem, folder: str) -> Identity | None:
+        """`None` when it was never stored (a folder of another writer's)."""
+        document = load_checked_json(fs, side_path(folder, "log.json"))
+        if document is None:
+            return None
+        version = document.pop("format")
+        if version > FORMAT:
+            raise ConfigError(
+                f"{folder} is a log of format {version}; this tailrace knows formats up to "
+                f"{FORMAT}: upgrade tailrace to open it"
+            )
+        return cls(**document)
+
+    def store(self, fs: FileSystem, folder: str) -> None:
+        document = {"format": FORMAT, **self._asdict()}
+        store_checked_json(fs, side_path(folder, "log.json"), document)
 
 
 # --- two slots ------------------------------------------------------------------------------
@@ -462,10 +469,23 @@ class Gaps:
     def all(self) -> list[Gap]:
         return sorted(self._gaps.values())
 
-    def covers(self, first: int, next_offset: int, *, acknowledged_only: bool = False) -> bool:
-        """Do recorded gaps, taken together, account for every offset of this range?"""
+    def uncovered(
+        self, first: int, next_offset: int, *, acknowledged_only: bool = False
+    ) -> tuple[int, int] | None:
+        """The first part of this range that no recorded gap accounts for."""
         for gap in self.all():
-            usable = gap.acknowledged or gap.kind == "skipped" or not acknowledged_only
-            if usable and gap.first <= first < gap.next:
+            if acknowledged_only and not gap.acknowledged and gap.kind != "skipped":
+                continue
+            if gap.first <= first < gap.next:
                 first = gap.next
-        return first >= next_offset
+            elif first < gap.first:
+                next_offset = min(next_offset, gap.first)
+                break
+        return (first, next_offset) if first < next_offset else None
+
+    def reason(self, offset: int) -> str | None:
+        """Why the record at `offset` is lost, if that is recorded and not acknowledged."""
+        for gap in self.all():
+            if gap.first <= offset < gap.next and gap.kind == "lost" and not gap.acknowledged:
+                return gap.reason
+        return None

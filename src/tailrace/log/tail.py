@@ -221,8 +221,8 @@ class Tail:
         self._create(written.end_offset, old)
         for index in old_files:
             index.close()
+        self.committer.retire(written.file)
         self._catalog.seal(old)
-        # The segment's own file is closed when the last flush lets go of it.
 
     def _create(self, base: int, old: Facts) -> None:
         facts = self._catalog.new_facts(base)

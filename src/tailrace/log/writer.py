@@ -20,14 +20,13 @@ from tailrace.log.segments import Catalog, Extent, segment_path
 from tailrace.log.sidefiles import (
     CleanMarker,
     Gaps,
+    Identity,
     Poison,
     Reserved,
     StartOffset,
     Watermark,
     WatermarkFile,
-    load_identity,
     side_path,
-    store_identity,
 )
 from tailrace.log.tail import Tail
 from tailrace.log.upkeep import Chore, Upkeep
@@ -61,7 +60,8 @@ class Writer:
 
     def _open(self) -> None:
         fs, folder, options = self._fs, self._folder, self._options
-        self.log_flush, self.flush_mode = self._flush_modes()
+        identity = Identity.load(fs, folder)
+        self.log_flush, self.flush_mode = self._flush_modes(identity)
         self.catalog = Catalog(fs, folder, options, read_only=False)
         self.gaps = Gaps(fs, folder)
         self._start_file = StartOffset(fs, folder)
@@ -72,9 +72,18 @@ class Writer:
         found = diagnose(fs, self.catalog, self.gaps, self.log_flush)
         treat(fs, self.catalog, self.gaps, found)
         self.diagnosis = found
-        self._start_offset = max(self._start_file.load(), self._first_base(found))
+        self._start_offset = self._start_file.load()
+        if identity is None or not found.ours:
+            # From here on it is ours; what is there may have gaps, and a start of its own.
+            sparse_below = 0 if found.ours else found.next_offset
+            identity = Identity(self.log_flush, sparse_below)
+            identity.store(fs, folder)
+        if not found.ours:
+            self._raise_start(self._first_base(found))
         self._open_tail(found)
-        self.reader = Reader(self.catalog, self.gaps, lambda: self._start_offset)
+        self.reader = Reader(
+            self.catalog, self.gaps, identity.sparse_below, lambda: self._start_offset
+        )
         if found.poison is not None:
             Poison.remove(fs, folder)
         CleanMarker.remove(fs, folder)
@@ -83,14 +92,12 @@ class Writer:
     def _first_base(found: Diagnosis) -> int:
         return found.extents[0].base if found.extents else found.next_offset
 
-    def _flush_modes(self) -> tuple[FlushMode, FlushMode]:
+    def _flush_modes(self, identity: Identity | None) -> tuple[FlushMode, FlushMode]:
         """The log's own mode, and this handle's, which may be stricter."""
-        stored = load_identity(self._fs, self._folder)
-        if stored is None:
+        if identity is None:
             mode = self._options.flush or FlushMode.SYNC
-            store_identity(self._fs, self._folder, mode)
             return mode, mode
-        log_mode = FlushMode(stored)
+        log_mode = FlushMode(identity.flush)
         mode = self._options.flush or log_mode
         if mode.rank > log_mode.rank:
             raise ConfigError(

@@ -106,8 +106,7 @@ class SimulatedDisk:
         with self._guard:
             self._tree.sync_directory(self._tree.directory(path))
 
-    def lock(self, path: str, *, wait: bool = False) -> SimulatedLock:
-        """All takers are threads of one process here, so `wait` could only deadlock: no waiting."""
+    def lock(self, path: str) -> SimulatedLock:
         with self._guard:
             key = "/".join(parts(path))
             if key in self._locks:

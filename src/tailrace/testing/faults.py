@@ -191,8 +191,8 @@ class FaultyFileSystem:
     def sync_dir(self, path: str) -> None:
         self._call("sync_dir", path, lambda: self.inner.sync_dir(path))
 
-    def lock(self, path: str, *, wait: bool = False) -> DirectoryLock:
-        return self._call("lock", path, lambda: self.inner.lock(path, wait=wait))
+    def lock(self, path: str) -> DirectoryLock:
+        return self._call("lock", path, lambda: self.inner.lock(path))
 
     def boot_id(self) -> bytes:
         if self.crashed:

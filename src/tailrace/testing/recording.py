@@ -122,8 +122,8 @@ class RecordingFileSystem:
     def sync_dir(self, path: str) -> None:
         self._do(self._begin("sync_dir", path), lambda: self.inner.sync_dir(path))
 
-    def lock(self, path: str, *, wait: bool = False) -> DirectoryLock:
-        return self._do(self._begin("lock", path), lambda: self.inner.lock(path, wait=wait))
+    def lock(self, path: str) -> DirectoryLock:
+        return self._do(self._begin("lock", path), lambda: self.inner.lock(path))
 
     def boot_id(self) -> bytes:
         return self.inner.boot_id()

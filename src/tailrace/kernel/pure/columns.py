@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.kernel.coerce import as_timestamp
 from tailrace.kernel.layout import (
+    COMPRESSED,
     HAS_HEADERS,
     HAS_KEYS,
     HAS_TIMESTAMP,
@@ -14,13 +15,16 @@ from tailrace.kernel.layout import (
     MAX_OFFSET,
     MAX_SECTION,
     NONE,
+    STILL_COMPRESSED,
+    malformed_batch,
     too_large,
     too_many,
 )
-from tailrace.kernel.pure.codec import Draft, decode, finish
+from tailrace.kernel.pure.codec import Draft, batches, decode, finish
 from tailrace.kernel.pure.records import (
     NO_HEADERS,
     NULL,
+    Record,
     encode_raw_headers,
     encode_record,
     raw_headers,
@@ -38,6 +42,7 @@ from tailrace.kernel.shapes import (
     Rows,
     Sizes,
     buffers_too_small,
+    check_max_records,
     invalid_column,
     null_header,
 )
@@ -54,7 +59,7 @@ def measure_columns(
     buf: Buffer, start: int, stop: int, first: int = 0, last: int = MAX_OFFSET
 ) -> Sizes:
     """What the columns of an uncompressed region need, for `first <= offset < last`."""
-    records = decode(buf, start, stop, first, last)
+    records = _decode(buf, start, stop, first, last)
     keys = [record.key for record in records]
     values = [record.value for record in records]
     headers = [pair for record in records for pair in split_headers(raw_headers(record))]
@@ -74,7 +79,7 @@ def fill_columns(
     buf: Buffer, start: int, stop: int, first: int, last: int, outputs: Outputs
 ) -> None:
     """Write the columns that `outputs` has buffers for; they must be as large as measured."""
-    records = decode(buf, start, stop, first, last)
+    records = _decode(buf, start, stop, first, last)
     if outputs.offset is not None:
         _write(outputs.offset, array("q", [_int(record.offset) for record in records]))
     if outputs.timestamp is not None:
@@ -119,10 +124,8 @@ def split_rows(table: Rows, max_records: int, max_bytes: int) -> list[tuple[int,
 
     The size is an upper bound: a timestamp counts as the longest possible one when there are any.
     """
-    max_records = min(max_records, MAX_COUNT)
+    max_records = check_max_records(max_records)
     max_bytes = min(max_bytes, MAX_SECTION)
-    if max_records < 1:
-        raise ValueError(f"max_records must be at least 1, not {max_records}")
     ranges: list[tuple[int, int]] = []
     if table.rows == 0:
         return ranges
@@ -143,6 +146,13 @@ def split_rows(table: Rows, max_records: int, max_bytes: int) -> list[tuple[int,
         used += delta + size
     ranges.append((start, table.rows))
     return ranges
+
+
+def _decode(buf: Buffer, start: int, stop: int, first: int, last: int) -> list[Record]:
+    for info in batches(buf, start, stop):
+        if info.flags & COMPRESSED:
+            raise malformed_batch(info.position, STILL_COMPRESSED)
+    return decode(buf, start, stop, first, last)
 
 
 def _stored(field: bytes | None) -> int:

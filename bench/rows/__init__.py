@@ -1,0 +1,1 @@
+"""The rows of the table, in the order of the targets."""

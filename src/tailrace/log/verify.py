@@ -1,0 +1,249 @@
+"""Check everything in a log's folder: every batch and record, every index, every side file.
+
+Nothing is changed, and no contents are too bad to be reported. The log should not be written to
+meanwhile: what is just being appended would look torn.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tailrace.log.findings import Finding, Severity
+from tailrace.log.fs import FileSystem
+from tailrace.log.index_check import IndexFault
+from tailrace.log.log_survey import LogSurvey, Progress, survey_log, uncovered
+from tailrace.log.options import LogOptions
+from tailrace.log.segments import segment_path
+from tailrace.log.side_check import check_side_files, read_document, read_side_file
+from tailrace.log.sidefiles import FOLDER
+from tailrace.log.survey import Fault, Unreadable
+
+__all__ = ["Finding", "VerifyReport", "verify", "watermark_fault"]
+
+
+@dataclass
+class VerifyReport:
+    """What `verify` found, and how much it looked at."""
+
+    folder: str
+    findings: list[Finding] = field(default_factory=list)
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    start_offset: int = 0
+    end_offset: int = 0
+
+    @property
+    def problems(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "problem"]
+
+    @property
+    def notes(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "note"]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def verify(fs: FileSystem, folder: str, progress: Progress | None = None) -> VerifyReport:
+    """Check a log. `progress` is told how many bytes were read, of how many."""
+    survey = survey_log(fs, folder, LogOptions(), progress)
+    report = VerifyReport(
+        folder,
+        segments=len(survey.segments),
+        batches=sum(segment.batches for segment in survey.segments),
+        records=sum(segment.records for segment in survey.segments),
+        bytes=sum(segment.size for segment in survey.segments),
+        start_offset=survey.start_offset,
+        end_offset=survey.end_offset,
+    )
+    report.findings = [
+        *_refusal(survey),
+        *check_side_files(fs, folder),
+        *_segments(survey),
+        *_torn(survey),
+        *_missing(survey),
+        *_recorded_gaps(survey),
+        *_disagreements(fs, survey),
+        *_leftovers(survey),
+    ]
+    return report
+
+
+def _problem(
+    path: str, message: str, position: int | None = None, offset: int | None = None
+) -> Finding:
+    return Finding("problem", path, position, offset, message)
+
+
+def _note(
+    path: str, message: str, position: int | None = None, offset: int | None = None
+) -> Finding:
+    return Finding("note", path, position, offset, message)
+
+
+def offsets(first: int, next_offset: int) -> str:
+    """A range of offsets, for people."""
+    if next_offset == first + 1:
+        return f"offset {first}"
+    return f"offsets {first} to {next_offset - 1}"
+
+
+def _refusal(survey: LogSurvey) -> Iterator[Finding]:
+    if survey.refusal is not None:
+        yield _problem("", f"this tailrace cannot open it: {survey.refusal}")
+
+
+# --- segments and their indexes -------------------------------------------------------------
+
+
+def _segments(survey: LogSurvey) -> Iterator[Finding]:
+    for segment in survey.segments:
+        name = _file_name(segment.base)
+        for damage in segment.unreadable:
+            yield _unreadable(name, damage)
+        for fault in segment.faults:
+            yield _fault(name, fault)
+        if segment.overlap is not None:
+            message = "the batches from here on are in the next segment as well"
+            yield _problem(name, message, segment.overlap)
+        lenient = segment is survey.segments[-1] and not survey.diagnosis.clean
+        for extension, faults in segment.index_faults.items():
+            for index_fault in faults:
+                yield _index(_file_name(segment.base, extension), index_fault, lenient)
+        if segment.seal_is_wrong:
+            message = f"what it says of segment {segment.base} is not so"
+            yield _problem(os.path.join(FOLDER, "seals"), message)
+
+
+def _unreadable(name: str, damage: Unreadable) -> Finding:
+    where = f"bytes {damage.position} to {damage.end - 1}"
+    if damage.newer:
+        message = f"{where} are of a newer tailrace: {damage.why}"
+    else:
+        message = f"{where} are damaged: {damage.why}"
+    if damage.next_offset is None:
+        message += f"; nothing from offset {damage.first_offset} on can be read here"
+    elif damage.next_offset > damage.first_offset:
+        message += f"; {offsets(damage.first_offset, damage.next_offset)} cannot be read"
+    return _problem(name, message, damage.position, damage.first_offset)
+
+
+def _fault(name: str, fault: Fault) -> Finding:
+    info = fault.info
+    # A header that promises too much costs time; one that promises too little hides records.
+    harmless = fault.greatest is not None and info.max_timestamp > fault.greatest
+    severity: Severity = "note" if harmless else "problem"
+    message = f"the batch of {offsets(info.base_offset, info.next_offset)}: {fault.why}"
+    return Finding(severity, name, info.position, info.base_offset, message)
+
+
+def _index(name: str, fault: IndexFault, lenient: bool) -> Finding:
+    message = fault.message
+    if lenient:
+        message += "; the next open makes it anew"
+    elif not fault.harmless:
+        message += "; 'tailrace recover' makes it anew"
+    severity: Severity = "note" if lenient or fault.harmless else "problem"
+    return Finding(severity, name, fault.position, None, message)
+
+
+def _file_name(base: int, extension: str = "seg") -> str:
+    return os.path.basename(segment_path("", base, extension))
+
+
+# --- what is not there ----------------------------------------------------------------------
+
+
+def _torn(survey: LogSurvey) -> Iterator[Finding]:
+    for cut in survey.cuts:
+        message = f"its last {cut.size - cut.keep} bytes will be cut off by the next open"
+        reason = "a flush failed" if survey.diagnosis.poison else "they are not whole"
+        yield _note(_file_name(cut.base), f"{message}: {reason}", cut.keep)
+    if survey.salvage is not None:
+        message = (
+            "how much of it was durable is not known, and an open would cut off everything behind "
+            "the first damage; run 'tailrace recover --apply' before that"
+        )
+        yield _problem(_file_name(survey.salvage.base), message)
+
+
+def _missing(survey: LogSurvey) -> Iterator[Finding]:
+    """Offsets that are not there and of which nothing says why. Where bytes are damaged, that was
+    reported."""
+    coming = survey.diagnosis.gaps
+    for path, missing in survey.missing():
+        if missing.damaged:
+            continue
+        for first, following in uncovered(survey.recorded + coming, missing.first, missing.next):
+            message = f"{offsets(first, following)} are not there, and no gap is recorded"
+            severity: Severity = "problem" if survey.is_loss(missing) else "note"
+            yield Finding(severity, path, missing.position, first, message)
+    for gap in coming:
+        if gap.kind == "lost":
+            yield _problem(
+                "", f"{offsets(gap.first, gap.next)} are lost: {gap.reason}", None, gap.first
+            )
+        else:
+            message = f"{offsets(gap.first, gap.next)} will be left out by the next open"
+            yield _note("", message, None, gap.first)
+
+
+def _recorded_gaps(survey: LogSurvey) -> Iterator[Finding]:
+    path = os.path.join(FOLDER, "gaps")
+    for gap in survey.recorded:
+        if gap.kind == "lost" and not gap.acknowledged:
+            message = f"{offsets(gap.first, gap.next)} are lost ({gap.reason}), and nobody has"
+            yield _problem(path, f"{message} acknowledged it", None, gap.first)
+
+
+# --- do the files agree? --------------------------------------------------------------------
+
+
+def watermark_fault(fs: FileSystem, survey: LogSurvey) -> str | None:
+    """What is wrong with the watermark, other than damage, if anything is."""
+    mark = survey.diagnosis.watermark
+    has_records = any(segment.size for segment in survey.segments)
+    if mark is None:
+        written = read_side_file(fs, survey.folder, "log.json") is not None
+        lost = read_side_file(fs, survey.folder, "watermark") is None
+        return "is missing" if has_records and written and lost else None
+    if mark.durable > survey.end_offset:
+        return f"says that offset {mark.durable - 1} is durable; the log ends before it"
+    if mark.durable <= survey.start_offset or survey.diagnosis.poison is not None:
+        return None
+    for segment in survey.segments:
+        if segment.base == mark.segment and segment.whole and mark.position <= segment.size:
+            there = segment.ends.get(mark.position) if mark.position else segment.base
+            if there != mark.durable:
+                return f"says that offset {mark.durable} is at byte {mark.position}; it is not"
+    return None
+
+
+def _disagreements(fs: FileSystem, survey: LogSurvey) -> Iterator[Finding]:
+    folder, end = survey.folder, survey.end_offset
+    fault = watermark_fault(fs, survey)
+    if fault is not None:
+        yield _problem(os.path.join(FOLDER, "watermark"), fault)
+    if survey.diagnosis.start_offset > end:
+        message = f"the log starts at {survey.diagnosis.start_offset}, behind its end"
+        yield _note(os.path.join(FOLDER, "start"), message)
+    clean = read_side_file(fs, folder, "clean")
+    if clean is not None and read_document(clean) and not survey.diagnosis.clean:
+        message = "does not fit the last segment; the next open scans that"
+        yield _note(os.path.join(FOLDER, "clean"), message)
+    document = read_document(read_side_file(fs, folder, "producers") or b"") or {}
+    counted = document.get("next_offset")
+    if isinstance(counted, int) and counted > end:
+        message = f"counts up to offset {counted}, behind the log's end; it is not used"
+        yield _note(os.path.join(FOLDER, "producers"), message)
+
+
+def _leftovers(survey: LogSurvey) -> Iterator[Finding]:
+    for path in survey.diagnosis.leftovers:
+        name = os.path.relpath(path, survey.folder)
+        yield _note(name, "is left over; the next open removes it")

@@ -1,0 +1,222 @@
+"""Index files are hints: whatever happens to them, answers stay right and they are made anew."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tailrace import Log
+from tests.log import fluxmq
+from tests.log.conftest import OpenLog
+from tests.log.helpers import (
+    T0,
+    at,
+    bases,
+    flip,
+    forget_clean_close,
+    offsets,
+    segment,
+    side_file,
+    tree,
+)
+
+OPTIONS = {"segment_bytes": 600, "index_interval": 150, "time_index_interval": "5ms"}
+
+
+@pytest.fixture
+def indexed(path: Path) -> dict[str, bytes]:
+    """A closed log with several segments, and its files."""
+    with Log(path, **OPTIONS) as log:
+        for n in range(60):
+            log.append([at(T0 + n, b"%d" % n)])
+    assert len(bases(path)) > 3
+    return tree(path)
+
+
+def check(log: Log) -> None:
+    for start in range(60):
+        assert next(log.read(start)).offset == start
+        assert log.offset_at(T0 + start) == start
+    assert offsets(log.read()) == list(range(60))
+
+
+def indexes(path: Path) -> dict[str, bytes]:
+    return {name: data for name, data in tree(path).items() if name.endswith("ix")}
+
+
+def test_after_a_clean_close_they_are_complete(path: Path, indexed: dict[str, bytes]) -> None:
+    for base in bases(path):
+        batches = fluxmq.scan(segment(path, base))
+        idx = fluxmq.read_idx(segment(path, base, "idx"))
+        assert idx.header_count == len(idx.entries) > 1
+        assert idx.interval == 150
+        tix = fluxmq.read_tix(segment(path, base, "tix"))
+        assert tix.header_count == len(tix.entries) > 0
+        assert tix.low == batches[0].max_ts == tix.entries[0][0]
+        assert tix.high == tix.entries[-1][0] <= batches[-1].max_ts
+
+
+def missing(file: Path) -> None:
+    file.unlink()
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-3])
+
+
+def without_its_last_entry(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: -(8 if file.suffix == ".idx" else 12)])
+
+
+def flipped_header(file: Path) -> None:
+    flip(file, 0)
+
+
+def flipped_entry(file: Path) -> None:
+    flip(file, file.stat().st_size - 5)
+
+
+def of_zeros(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def ahead_of_the_data(file: Path) -> None:
+    """With an entry for a batch that is not there (any more)."""
+    entry = struct.pack("<II", 999, 99_999) if file.suffix == ".idx" else struct.pack("<qI", T0, 999)
+    file.write_bytes(file.read_bytes() + entry)
+
+
+def of_another_segment(file: Path) -> None:
+    others = [other for other in file.parent.glob(f"*{file.suffix}") if other != file]
+    file.write_bytes(min(others).read_bytes())
+
+
+DAMAGES: list[Callable[[Path], None]] = [
+    missing,
+    empty,
+    short,
+    without_its_last_entry,
+    flipped_header,
+    flipped_entry,
+    of_zeros,
+    ahead_of_the_data,
+    of_another_segment,
+]
+
+
+@pytest.mark.parametrize("kind", ["idx", "tix"])
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("which", [0, -1], ids=["sealed", "active"])
+def test_a_damaged_index_is_made_anew(
+    open_log: OpenLog,
+    path: Path,
+    indexed: dict[str, bytes],
+    kind: str,
+    damage: Callable[[Path], None],
+    which: int,
+) -> None:
+    file = segment(path, bases(path)[which], kind)
+    damage(file)
+    damaged = tree(path)
+    with open_log(read_only=True) as log:
+        check(log)
+    assert tree(path) == damaged
+    with open_log(**OPTIONS) as log:
+        check(log)
+    assert indexes(path) == {name: data for name, data in indexed.items() if name.endswith("ix")}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_all_indexes_damaged_after_a_kill(
+    open_log: OpenLog, path: Path, indexed: dict[str, bytes], damage: Callable[[Path], None]
+) -> None:
+    for file in sorted(path.glob("*.?ix")):
+        damage(file)
+    forget_clean_close(path)
+    with open_log(**OPTIONS) as log:
+        check(log)
+        log.append([at(T0 + 60)]).wait()
+        assert log.offset_at(T0 + 60) == 60
+
+
+def test_without_seals_every_segment_is_looked_at_again(
+    open_log: OpenLog, path: Path, indexed: dict[str, bytes]
+) -> None:
+    side_file(path, "seals").unlink()
+    with open_log(**OPTIONS) as log:
+        check(log)
+    assert indexes(path) == {name: data for name, data in indexed.items() if name.endswith("ix")}
+    assert side_file(path, "seals").stat().st_size >= 76 * len(bases(path))
+
+
+@pytest.mark.parametrize("position", range(0, 76, 7))
+def test_damaged_seals(
+    open_log: OpenLog, path: Path, indexed: dict[str, bytes], position: int
+) -> None:
+    for entry in range(side_file(path, "seals").stat().st_size // 76):
+        flip(side_file(path, "seals"), 76 * entry + position)
+    with open_log(**OPTIONS) as log:
+        check(log)
+
+
+def test_indexes_of_segments_that_are_gone_are_removed(
+    open_log: OpenLog, path: Path, indexed: dict[str, bytes]
+) -> None:
+    segment(path, 999, "idx").write_bytes(b"orphan")
+    segment(path, 999, "tix").write_bytes(b"orphan")
+    (path / "notes.txt").write_text("not ours, left alone")
+    with open_log(read_only=True):
+        assert segment(path, 999, "idx").exists()
+    with open_log(**OPTIONS) as log:
+        check(log)
+    assert not segment(path, 999, "idx").exists()
+    assert not segment(path, 999, "tix").exists()
+    assert (path / "notes.txt").exists()
+
+
+def test_other_intervals_after_reopening(
+    open_log: OpenLog, path: Path, indexed: dict[str, bytes]
+) -> None:
+    """The options are of the handle; segments that are done keep what they have."""
+    with open_log(index_interval="1MiB", time_index_interval="1h", segment_bytes=600) as log:
+        check(log)
+        for n in range(60, 90):
+            log.append([at(T0 + n)])
+        log.flush()
+        assert [log.offset_at(T0 + n) for n in (5, 59, 60, 89)] == [5, 59, 60, 89]
+    with open_log(index_interval=1, time_index_interval="0s") as log:
+        assert offsets(log.read(75)) == list(range(75, 90))
+        assert [log.offset_at(T0 + n) for n in range(90)] == list(range(90))
+
+
+def test_more_segments_than_facts_are_kept_in_memory(open_log: OpenLog, path: Path) -> None:
+    with open_log(segment_bytes=1, flush="none") as log:
+        for n in range(80):
+            log.append([at(T0 + n), at(T0 + n)])
+    assert len(bases(path)) == 80
+    with open_log() as log:
+        for _ in range(2):
+            for n in range(0, 160, 3):
+                assert next(log.read(n)).offset == n
+                assert log.offset_at(T0 + n // 2) == n // 2 * 2
+
+
+def test_seals_of_deleted_segments_are_thrown_out(open_log: OpenLog, path: Path) -> None:
+    options = {"segment_bytes": 1, "flush": "none", "retention": {"max_records": 3}}
+    with open_log(**options) as log:
+        for _ in range(100):
+            log.append([b"x"])
+        log.vacuum()
+    assert side_file(path, "seals").stat().st_size >= 100 * 76
+    with open_log(**options) as log:
+        assert offsets(log.read()) == [97, 98, 99]
+        assert side_file(path, "seals").stat().st_size < 10 * 76
+    with open_log(read_only=True) as log:
+        assert offsets(log.read(98)) == [98, 99]

@@ -1,0 +1,125 @@
+"""Lookup by time: the first record that is not older, whatever the clocks did."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace import Log
+from tailrace.log.fs import OsFileSystem
+from tailrace.testing import Call, FaultyFileSystem
+from tests.log.conftest import OpenLog
+from tests.log.helpers import T0, at, bases, forget_clean_close, offsets
+
+OPTIONS = {"segment_bytes": 500, "index_interval": 120, "time_index_interval": "3ms"}
+
+
+def expected(stamps: list[int], timestamp: int, start: int = 0) -> int:
+    found = (n for n, stamp in enumerate(stamps) if stamp >= timestamp and n >= start)
+    return next(found, len(stamps))
+
+
+def write(log: Log, stamps: list[int], batch: int = 3) -> None:
+    for first in range(0, len(stamps), batch):
+        log.append([at(stamp) for stamp in stamps[first : first + batch]])
+    log.flush()
+
+
+def shuffled(seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [T0 + rng.randrange(40) for _ in range(45)]
+
+
+STAMPS = {
+    "rising": [T0 + 2 * n for n in range(45)],
+    "equal": [T0] * 45,
+    "steps": [T0 + n // 10 * 10 for n in range(45)],
+    "falling": [T0 - n for n in range(45)],
+    "back and forth": [T0 + (n % 7) * 5 - n for n in range(45)],
+    "one in the future": [T0 + n if n != 10 else T0 + 10**9 for n in range(45)],
+    "one in the past": [T0 + n if n != 10 else 5 for n in range(45)],
+    "around zero": [n - 20 for n in range(45)],
+    "shuffled 1": shuffled(1),
+    "shuffled 2": shuffled(2),
+}
+
+
+@pytest.mark.parametrize("stamps", STAMPS.values(), ids=STAMPS)
+@pytest.mark.parametrize("reopened", ["live", "clean", "killed", "read-only"])
+def test_every_time(
+    open_log: OpenLog, path: Path, stamps: list[int], reopened: str
+) -> None:
+    log = open_log(**OPTIONS)
+    write(log, stamps)
+    assert len(bases(path)) > 2
+    if reopened != "live":
+        log.close()
+        if reopened == "killed":
+            forget_clean_close(path)
+        log = open_log(**OPTIONS, read_only=reopened == "read-only")
+    for timestamp in {stamp + d for stamp in stamps for d in (-1, 0, 1)} | {-(2**63), 2**63 - 1}:
+        assert log.offset_at(timestamp) == expected(stamps, timestamp)
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 20, 44, 45])
+def test_never_below_the_start(open_log: OpenLog, start: int) -> None:
+    log = open_log(**OPTIONS)
+    stamps = STAMPS["back and forth"]
+    write(log, stamps)
+    log.truncate_before(start)
+    for vacuumed in (False, True):
+        if vacuumed:
+            log.vacuum()
+        for timestamp in {*stamps, 0, 2**60}:
+            assert log.offset_at(timestamp) == expected(stamps, timestamp, start)
+
+
+def test_only_what_is_visible(log: Log) -> None:
+    log.append([at(T0)]).wait()
+    log.append([at(T0 + 5_000)])
+    log.append([at(T0 + 10_000)])
+    assert log.offset_at(T0 + 5_000) == 1  # the end of what is visible
+    log.flush()
+    assert log.offset_at(T0 + 5_000) == 1
+    assert log.offset_at(T0 + 5_001) == 2
+    assert log.offset_at(T0 + 10_001) == 3
+
+
+def test_before_and_after_everything(log: Log) -> None:
+    assert log.offset_at(T0) == 0
+    log.append([at(T0), at(T0 + 5)]).wait()
+    assert (log.offset_at(T0 - 1), log.offset_at(T0 + 6)) == (0, 2)
+
+
+def test_inside_a_compressed_batch(open_log: OpenLog) -> None:
+    log = open_log(compression="zstd")
+    log.append([at(T0 + n, bytes(100)) for n in range(50)]).wait()
+    assert [log.offset_at(T0 + n) for n in range(50)] == list(range(50))
+
+
+@pytest.mark.parametrize("timestamp", [1.5, "1", None, True])
+def test_a_time_is_a_whole_number(log: Log, timestamp: Any) -> None:
+    with pytest.raises(TypeError, match="timestamp"):
+        log.offset_at(timestamp)
+    if timestamp is not None:
+        with pytest.raises(TypeError, match="timestamp"):
+            log.read(timestamp=timestamp)
+
+
+def test_reading_from_a_time_while_somebody_appends(path: Path) -> None:
+    """Every look at the folder finds more than the one before."""
+    with Log(path) as writer:
+        writer.append([at(T0)]).wait()
+
+        def grow(call: Call) -> None:
+            if call.op == "list":
+                writer.append([at(T0)]).wait()
+
+        fs = FaultyFileSystem(OsFileSystem())
+        with Log(path, read_only=True, fs=fs) as log:
+            fs.plan = grow
+            assert offsets(log.read(timestamp=T0 + 1)) == []
+            assert len(offsets(log.read(timestamp=T0))) >= 2

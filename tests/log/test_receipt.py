@@ -1,0 +1,219 @@
+"""Receipts in threads: what done means, waiting, time-outs, and the sharing of flushes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tailrace import Log
+from tailrace.log.fs import OsFileSystem
+from tailrace.testing import FaultyFileSystem, Range, RecordingFileSystem, assert_durable
+from tests.log.conftest import OpenLog, our_threads
+from tests.log.helpers import WAIT, Gate, eventually, in_threads, segment, segment_syncs, values
+
+
+def test_a_receipt_is_pending_until_waited_for(log: Log) -> None:
+    receipt = log.append([b"1", b"2"])
+    assert not receipt.done
+    assert log.durable_offset == 0
+    assert receipt.wait() is receipt
+    assert receipt.done
+    assert log.durable_offset == 2
+    assert receipt.wait(0) is receipt  # at once: no time is needed
+
+
+def test_waiting_for_the_last_covers_those_before(log: Log) -> None:
+    receipts = [log.append([b"x"]) for _ in range(5)]
+    receipts[-1].wait()
+    assert all(receipt.done for receipt in receipts)
+
+
+def test_waiting_for_the_first_covers_what_was_written_by_then(log: Log) -> None:
+    receipts = [log.append([b"x"]) for _ in range(5)]
+    receipts[0].wait()
+    assert all(receipt.done for receipt in receipts)
+
+
+def test_a_receipt_is_done_after_close(log: Log) -> None:
+    receipt = log.append([b"x"])
+    log.close()
+    assert receipt.done
+    assert receipt.wait() is receipt
+
+
+def test_when_a_receipt_is_done_its_bytes_are_on_the_disk(path: Path) -> None:
+    fs = RecordingFileSystem(OsFileSystem())
+    with Log(path, fs=fs, segment_bytes=300) as log:
+        for number in range(10):
+            receipt = log.append([b"%0100d" % number]).wait()
+            fs.mark(f"ack {receipt.offset}")
+            (batch,) = log.read_batches(receipt.offset)
+            base = max(int(f.stem) for f in path.glob("*.seg"))
+            end = segment(path, base).stat().st_size
+            written = Range(str(segment(path, base)), end - len(batch.data), end)
+            assert_durable(fs.trace, f"ack {receipt.offset}", [written])
+
+
+# --- one flush for many -------------------------------------------------------------------------
+
+
+def test_a_lone_writer_flushes_by_itself(path: Path) -> None:
+    fs = FaultyFileSystem(OsFileSystem())
+    with Log(path, fs=fs) as log:
+        before = segment_syncs(fs)
+        for _ in range(10):
+            log.append([b"x"]).wait()
+        assert segment_syncs(fs) == before + 10
+        assert not our_threads()
+
+
+def test_what_is_durable_already_costs_nothing(path: Path) -> None:
+    fs = FaultyFileSystem(OsFileSystem())
+    with Log(path, fs=fs) as log:
+        receipt = log.append([b"x"]).wait()
+        calls = len(fs.calls)
+        receipt.wait()
+        log.flush()
+        assert len(fs.calls) == calls
+
+
+def test_many_appends_one_flush(path: Path) -> None:
+    fs = FaultyFileSystem(OsFileSystem())
+    with Log(path, fs=fs) as log:
+        before = segment_syncs(fs)
+        for receipt in [log.append([b"x"]) for _ in range(100)]:
+            receipt.wait()
+        assert segment_syncs(fs) == before + 1
+
+
+def test_64_threads_share_flushes(path: Path) -> None:
+    fs, gate = FaultyFileSystem(OsFileSystem()), Gate()
+    with Log(path, fs=fs) as log:
+        fs.plan = gate
+        gate.shut()
+        first = threading.Thread(target=log.append([b"first"]).wait)
+        first.start()
+        assert gate.reached.wait(WAIT)  # a flush is under way
+        before = segment_syncs(fs)
+        appended = threading.Semaphore(0)
+
+        def work(number: int) -> None:
+            receipt = log.append([b"%d" % number])
+            appended.release()
+            receipt.wait()
+            assert receipt.done
+
+        def let_go() -> None:
+            for _ in range(64):
+                assert appended.acquire(timeout=WAIT)
+            gate.open()
+
+        opener = threading.Thread(target=let_go)
+        opener.start()
+        in_threads(64, work)
+        for thread in (first, opener):
+            thread.join(WAIT)
+        # One for all that came while the first was under way; another for a straggler at most.
+        assert 1 <= segment_syncs(fs) - before <= 2
+        assert log.durable_offset == 65
+        assert len(set(values(log.read()))) == 65
+        assert not our_threads()
+
+
+def test_a_late_append_takes_the_next_flush(path: Path) -> None:
+    fs, gate = FaultyFileSystem(OsFileSystem()), Gate()
+    with Log(path, fs=fs) as log:
+        fs.plan = gate
+        gate.shut()
+        early = log.append([b"early"])
+        flusher = threading.Thread(target=early.wait)
+        flusher.start()
+        assert gate.reached.wait(WAIT)
+        late = log.append([b"late"])  # in the file, but the flush had begun
+        waiter = threading.Thread(target=late.wait)
+        waiter.start()
+        before = segment_syncs(fs)
+        gate.open()
+        flusher.join(WAIT)
+        waiter.join(WAIT)
+        assert early.done and late.done
+        assert segment_syncs(fs) == before + 1
+
+
+def test_a_time_out_leaves_the_append_alone(path: Path) -> None:
+    fs, gate = FaultyFileSystem(OsFileSystem()), Gate()
+    with Log(path, fs=fs) as log:
+        fs.plan = gate
+        gate.shut()
+        flusher = threading.Thread(target=log.append([b"1"]).wait)
+        flusher.start()
+        assert gate.reached.wait(WAIT)
+        receipt = log.append([b"2"])
+        for timeout in (0, 0.01, -1):
+            with pytest.raises(TimeoutError, match="offset 1 is not durable yet"):
+                receipt.wait(timeout)
+        assert not receipt.done
+        gate.open()
+        flusher.join(WAIT)
+        assert receipt.wait(WAIT).done
+        assert values(log.read()) == [b"1", b"2"]
+
+
+def test_a_turn_that_nobody_takes_goes_to_the_next(path: Path) -> None:
+    """Of three that wait, the first gives up; the others are still served."""
+    fs, gate = FaultyFileSystem(OsFileSystem()), Gate()
+    with Log(path, fs=fs) as log:
+        fs.plan = gate
+        gate.shut()
+        flusher = threading.Thread(target=log.append([b"1"]).wait)
+        flusher.start()
+        assert gate.reached.wait(WAIT)
+        hasty, patient = log.append([b"2"]), log.append([b"3"])
+        with pytest.raises(TimeoutError):
+            hasty.wait(0.01)
+        waiters = [threading.Thread(target=patient.wait) for _ in range(2)]
+        for waiter in waiters:
+            waiter.start()
+        gate.open()
+        for thread in (flusher, *waiters):
+            thread.join(WAIT)
+            assert not thread.is_alive()
+        assert hasty.done and patient.done
+
+
+def test_threads_that_append_and_wait_all_get_through(open_log: OpenLog) -> None:
+    log = open_log(segment_bytes=1_000)
+    seen: set[int] = set()
+
+    def work(number: int) -> None:
+        for i in range(30):
+            receipt = log.append([b"%d-%d" % (number, i)]).wait()
+            assert receipt.done
+            assert receipt.offset not in seen
+            seen.add(receipt.offset)
+
+    in_threads(8, work)
+    assert seen == set(range(240))
+    assert len(set(values(log.read()))) == 240
+
+
+def test_close_waits_for_a_flush_under_way(path: Path) -> None:
+    fs, gate = FaultyFileSystem(OsFileSystem()), Gate()
+    log = Log(path, fs=fs)
+    fs.plan = gate
+    gate.shut()
+    receipt = log.append([b"x"])
+    flusher = threading.Thread(target=receipt.wait)
+    flusher.start()
+    assert gate.reached.wait(WAIT)
+    closer = threading.Thread(target=log.close)
+    closer.start()
+    eventually(lambda: repr(log).endswith("closed)"))
+    gate.open()
+    flusher.join(WAIT)
+    closer.join(WAIT)
+    assert receipt.done
+    with Log(path) as log:
+        assert values(log.read()) == [b"x"]

@@ -1,0 +1,96 @@
+"""The thread that looks after a log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from tailrace import Closed, Log, NotWritten
+from tailrace.log.fs import OsFileSystem
+from tailrace.log.upkeep import Chore, Upkeep
+from tailrace.testing import Fail, FaultyFileSystem, on
+from tests.log.conftest import our_threads
+from tests.log.helpers import WAIT, eventually, fill
+
+
+def test_chores_come_round_at_their_own_pace() -> None:
+    counts = {"often": 0, "rarely": 0}
+
+    def count(name: str) -> None:
+        counts[name] += 1
+
+    chores = [
+        Chore("often", 0.001, lambda: count("often")),
+        Chore("rarely", 3600, lambda: count("rarely")),
+    ]
+    upkeep = Upkeep("folder", chores)
+    eventually(lambda: counts["often"] > 3)
+    upkeep.stop()
+    assert counts["rarely"] == 0
+    assert not our_threads()
+    upkeep.stop()  # again
+
+
+@pytest.mark.parametrize("error", [OSError("no disk"), NotWritten("no room")])
+def test_an_error_is_reported_and_tried_again(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = 0
+
+    def fail() -> None:
+        nonlocal tried
+        tried += 1
+        raise error
+
+    with caplog.at_level(logging.ERROR, "tailrace"):
+        upkeep = Upkeep("the/folder", [Chore("flush", 0.001, fail)])
+        eventually(lambda: tried > 2)
+        upkeep.stop()
+    assert f"flush of the/folder failed: {error}" in caplog.messages
+
+
+def test_a_log_that_was_closed_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    done = threading.Event()
+
+    def closed() -> None:
+        done.set()
+        raise Closed("closed")
+
+    upkeep = Upkeep("folder", [Chore("flush", 0.001, closed)])
+    assert done.wait(WAIT)
+    upkeep.stop()
+    assert not caplog.messages
+
+
+def test_a_chore_may_stop_the_upkeep() -> None:
+    stopped = threading.Event()
+    upkeeps: list[Upkeep] = []
+
+    def stop() -> None:
+        eventually(lambda: bool(upkeeps))
+        upkeeps[0].stop()
+        stopped.set()
+
+    upkeeps.append(Upkeep("folder", [Chore("stop", 0.001, stop)]))
+    assert stopped.wait(WAIT)
+    eventually(lambda: not our_threads())
+
+
+def test_a_failed_background_flush_is_told_and_blocks_the_next_append(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fs = FaultyFileSystem(OsFileSystem())
+    log = Log(path, fs=fs, flush="async", flush_interval="5ms")
+    fill(log, 3)
+    fs.plan = on("sync", Fail(), path="*.seg")
+    log.append([b"x"])
+    eventually(lambda: any("flush of" in message for message in caplog.messages))
+    with pytest.raises(NotWritten, match="a flush failed .* reopen the log"):
+        log.append([b"y"])
+    log.close()
+    with Log(path) as log:
+        assert log.durable_offset >= 3
+        log.append([b"again"]).wait()
