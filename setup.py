@@ -17,18 +17,13 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 COMPILED = Path("src/tailrace/kernel/compiled")
-MODULES = ("crc", "s2", "codec", "columns")
 
 
 def extensions() -> list[Extension]:
     """The kernel's extensions: none when told so, or when Cython is not there."""
     if os.environ.get("TAILRACE_NO_EXTENSIONS", "") not in ("", "0"):
         return []
-    sources = [
-        COMPILED / f"{name}.py" for name in MODULES if (ROOT / COMPILED / f"{name}.py").exists()
-    ]
-    if not sources:
-        return []
+    sources = [COMPILED / path.name for path in sorted((ROOT / COMPILED).glob("[a-z]*.py"))]
     try:
         from Cython.Build import cythonize
     except ImportError:
@@ -76,7 +71,7 @@ class BuildPy(build_py):
         )
         if package != "tailrace.kernel.compiled":
             return found
-        return [entry for entry in found if entry[1] not in MODULES]
+        return [entry for entry in found if entry[1] == "__init__"]
 
 
 if __name__ == "__main__":

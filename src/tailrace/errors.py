@@ -67,7 +67,8 @@ class Corrupt(TailraceError):
 class OffsetOutOfRange(TailraceError):
     """The offset is below the log's start or above its end: `low <= offset <= high` is valid."""
 
-    def __init__(self, message: str, *, offset: int, low: int, high: int) -> None:
+    # Defaults, so that it can be unpickled: the attributes come after the call.
+    def __init__(self, message: str, *, offset: int = 0, low: int = 0, high: int = 0) -> None:
         super().__init__(message)
         self.offset = offset
         self.low = low

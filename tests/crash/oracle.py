@@ -171,9 +171,7 @@ class Oracle:
 
     # --- what it finds ----------------------------------------------------------------------
 
-    def check(
-        self, log: Log, *, damaged: Sequence[range] = (), gaps_known: bool = True
-    ) -> Scan:
+    def check(self, log: Log, *, damaged: Sequence[range] = (), gaps_known: bool = True) -> Scan:
         """Compare; `damaged` are offsets whose loss is no fault of the log's, if it tells. Where
         the record of gaps was damaged itself (not `gaps_known`), a gap may be unexplained."""
         found = scan(log)

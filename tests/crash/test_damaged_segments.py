@@ -38,7 +38,9 @@ def written(*, end: str, flush: str = "sync", compression: str = "none") -> Writ
     log = open_log(disk, flush=flush, segment_bytes=140, compression=compression)
     for i in range(7):
         pad = "x" * (0 if compression == "none" else 300)
-        batch = [record(f"{i}.{k}{pad}", timestamp=CLOCK.tick(3), key="k") for k in range(2 - i % 2)]
+        batch = [
+            record(f"{i}.{k}{pad}", timestamp=CLOCK.tick(3), key="k") for k in range(2 - i % 2)
+        ]
         told = oracle.tell(batch, log.end_offset)
         receipt = log.append(batch)
         log.flush()

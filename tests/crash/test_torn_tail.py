@@ -49,7 +49,11 @@ def unfinished(flush: str) -> Unfinished:
         log.append([b"elsewhere"] * 40)
         log.append([b"ahead"])
     return Unfinished(
-        disk, oracle, batches[-1], bytes_of(disk, foreign), bytes_of(other, placed_batches(other)[-1])
+        disk,
+        oracle,
+        batches[-1],
+        bytes_of(disk, foreign),
+        bytes_of(other, placed_batches(other)[-1]),
     )
 
 
@@ -161,7 +165,9 @@ def test_what_was_cut_is_kept_aside() -> None:
     torn = case.disk.read(case.last.path)[:-1]
     overwrite(case.disk, case.last.path, torn)
     open_log(case.disk).close()
-    aside = [path for path in case.disk.files() if path.startswith(f"{FOLDER}/.tailrace/quarantine")]
+    aside = [
+        path for path in case.disk.files() if path.startswith(f"{FOLDER}/.tailrace/quarantine")
+    ]
     assert [case.disk.read(path) for path in aside] == [torn[case.last.start :]]
 
 

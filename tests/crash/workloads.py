@@ -12,9 +12,19 @@ from typing import Any
 
 from tailrace import Log, NotWritten, OutcomeUnknown, Record
 from tailrace.log.fs import FileSystem
-from tailrace.testing import Crash, FaultyFileSystem, LoseDirty, SimulatedDisk, at, on
+from tailrace.testing import Crash, FaultyFileSystem, LoseDirty, SimulatedDisk, on
 from tests.crash.oracle import Oracle, Told
-from tests.crash.world import CLOCK, cut, flip, open_log, placed_batches, reboot, run_until_crash
+from tests.crash.world import (
+    CLOCK,
+    NOW_MS,
+    cut,
+    flip,
+    open_log,
+    placed_batches,
+    reboot,
+    run_until_crash,
+    settle,
+)
 
 Deed = Callable[[FileSystem, Oracle], object]
 
@@ -34,6 +44,11 @@ class Workload:
         self.past(disk, oracle, self.flush)
         disk.kill()
         return disk, oracle
+
+    def do(self, fs: FileSystem, oracle: Oracle) -> None:
+        """The deed, at a time of its own: it makes the same calls each time."""
+        CLOCK.now_ms = NOW_MS + 1000
+        self.deed(fs, oracle)
 
     def __str__(self) -> str:
         return f"{self.name}-{self.flush}"
@@ -66,9 +81,9 @@ def append_batch(
     except NotWritten:
         oracle.refuse(told)
         raise
-    if log.flush_mode != "sync":
+    if log.flush_mode == "async":
         oracle.hand_out(told, receipt.offset)
-    elif wait:
+    elif wait and log.flush_mode == "sync":
         receipt.wait()
         oracle.promise(told, receipt.offset)
     return told
@@ -108,8 +123,10 @@ def full_segment(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
 
 
 def torn(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
-    """Half of a batch at the end."""
-    append(some_segments(disk, oracle, mode), oracle, wait=False)
+    """Killed in the middle of a write."""
+    log = some_segments(disk, oracle, mode)
+    batch = make_batch()
+    oracle.tell(batch, log.append(batch).offset)
     disk.kill()
     last = placed_batches(disk)[-1]
     cut(disk, last.path, last.end - 10)
@@ -128,6 +145,7 @@ def damaged(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
     for batch in (batches[0], batches[-1]):
         flip(disk, batch.path, batch.start + 20)
         oracle.give_up(batch.offsets)
+    settle(disk)
 
 
 def poisoned(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
@@ -152,19 +170,8 @@ def half_rolled(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
     full_segment(disk, oracle, mode)
     fs = FaultyFileSystem(disk)
     log = open_log(fs)
-    created = [c.n for c in _calls_of(disk, log_append) if c.op == "open" and c.path.endswith("idx")]
-    fs.plan = at(created[-1], Crash())
-    run_until_crash(lambda: append(log, oracle))
-
-
-def _calls_of(disk: SimulatedDisk, deed: Callable[[FileSystem], object]) -> Any:
-    counting = FaultyFileSystem(disk.clone())
-    deed(counting)
-    return counting.calls
-
-
-def log_append(fs: FileSystem) -> None:
-    open_log(fs).append([b"x" * 100])
+    fs.plan = on("open", Crash(), path="*.idx")
+    assert run_until_crash(lambda: append_batch(log, oracle, make_batch(9)))
 
 
 # --- deeds ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tailrace import Log, Record
 from tailrace.kernel import BatchInfo, batches
 from tailrace.log.fs import FileSystem
 from tailrace.log.sidefiles import FOLDER as SIDE
-from tailrace.testing import FaultyFileSystem, SimulatedCrash, SimulatedDisk
+from tailrace.testing import Call, FaultyFileSystem, SimulatedCrash, SimulatedDisk
 
 FOLDER = "log"
 SIDE_FOLDER = f"{FOLDER}/{SIDE}"
@@ -171,8 +171,8 @@ def run_until_crash(action: Callable[[], object]) -> bool:
     return False
 
 
-def count_calls(disk: SimulatedDisk, action: Callable[[FileSystem], object]) -> int:
-    """How many file-system calls the action makes on a copy of the disk."""
+def calls_of(disk: SimulatedDisk, action: Callable[[FileSystem], object]) -> list[Call]:
+    """The file-system calls that the action makes on a copy of the disk."""
     counting = FaultyFileSystem(disk.clone())
     action(counting)
-    return len(counting.calls)
+    return counting.calls

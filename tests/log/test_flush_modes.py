@@ -31,9 +31,7 @@ def test_the_mode_is_kept(open_log: OpenLog, mode: str) -> None:
 
 @pytest.mark.parametrize("created", MODES)
 @pytest.mark.parametrize("asked", MODES)
-def test_a_handle_may_be_stricter_not_looser(
-    open_log: OpenLog, created: str, asked: str
-) -> None:
+def test_a_handle_may_be_stricter_not_looser(open_log: OpenLog, created: str, asked: str) -> None:
     open_log(flush=created).close()
     if MODES.index(asked) <= MODES.index(created):
         with open_log(flush=asked) as log:

@@ -52,7 +52,9 @@ def test_read_file(tmp_path: Path) -> None:
 
 def test_replace_file(tmp_path: Path) -> None:
     path = str(tmp_path / "f")
-    (tmp_path / "f.tmp").write_bytes(b"left by somebody who was killed, and longer than the new one")
+    (tmp_path / "f.tmp").write_bytes(
+        b"left by somebody who was killed, and longer than the new one"
+    )
     for data in (b"first", b"second, longer", b""):
         replace_file(FS, path, data)
         assert Path(path).read_bytes() == data

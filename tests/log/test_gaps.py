@@ -94,7 +94,9 @@ def test_damage_is_never_passed_in_silence(open_log: OpenLog, path: Path) -> Non
     log = damaged(open_log, path)
     reader = log.read()
     assert [next(reader).offset for _ in range(4)] == [0, 1, 2, 3]
-    with pytest.raises(Corrupt, match="offsets 4 to 4 cannot be read. Go on reading at 5") as caught:
+    with pytest.raises(
+        Corrupt, match="offsets 4 to 4 cannot be read. Go on reading at 5"
+    ) as caught:
         next(reader)
     error = caught.value
     assert (error.first_offset, error.next_offset) == (4, 5)
@@ -133,9 +135,7 @@ def test_an_acknowledged_loss_is_a_gap(open_log: OpenLog, path: Path) -> None:
             assert offsets(log.read(4)) == [5, 6, 7, 8, 9]
 
 
-def test_a_recorded_loss_is_refused_until_it_is_acknowledged(
-    open_log: OpenLog, path: Path
-) -> None:
+def test_a_recorded_loss_is_refused_until_it_is_acknowledged(open_log: OpenLog, path: Path) -> None:
     with open_log() as log:
         fill(log, 3)
     gaps = Gaps(OsFileSystem(), str(path))

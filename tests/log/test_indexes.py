@@ -89,7 +89,9 @@ def of_zeros(file: Path) -> None:
 
 def ahead_of_the_data(file: Path) -> None:
     """With an entry for a batch that is not there (any more)."""
-    entry = struct.pack("<II", 999, 99_999) if file.suffix == ".idx" else struct.pack("<qI", T0, 999)
+    entry = (
+        struct.pack("<II", 999, 99_999) if file.suffix == ".idx" else struct.pack("<qI", T0, 999)
+    )
     file.write_bytes(file.read_bytes() + entry)
 
 

@@ -246,9 +246,7 @@ with tailrace.Log(sys.argv[1], read_only=True) as log:
 """
 
 
-@pytest.mark.parametrize(
-    ("flush", "pending"), [("sync", []), ("async", ["1"]), ("none", ["1"])]
-)
+@pytest.mark.parametrize(("flush", "pending"), [("sync", []), ("async", ["1"]), ("none", ["1"])])
 def test_another_process_sees_what_the_flush_mode_shows(
     open_log: OpenLog, path: Path, flush: str, pending: list[str]
 ) -> None:

@@ -49,9 +49,7 @@ STAMPS = {
 
 @pytest.mark.parametrize("stamps", STAMPS.values(), ids=STAMPS)
 @pytest.mark.parametrize("reopened", ["live", "clean", "killed", "read-only"])
-def test_every_time(
-    open_log: OpenLog, path: Path, stamps: list[int], reopened: str
-) -> None:
+def test_every_time(open_log: OpenLog, path: Path, stamps: list[int], reopened: str) -> None:
     log = open_log(**OPTIONS)
     write(log, stamps)
     assert len(bases(path)) > 2

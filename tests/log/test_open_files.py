@@ -14,7 +14,9 @@ from tests.log.helpers import bases, fill, offsets, segment
 
 
 def open_segments(path: Path) -> list[str]:
-    return [name for name in open_files().values() if name.startswith(f"{path}/") and ".seg" in name]
+    return [
+        name for name in open_files().values() if name.startswith(f"{path}/") and ".seg" in name
+    ]
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -37,10 +37,10 @@ def batch_size(log: Log, path: Path, records: list[Record]) -> int:
 # --- size ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("spare", "expected"), [(0, [0, 3, 6]), (1, [0, 3, 6]), (-1, [0, 2, 4, 6])])
-def test_size_counts_the_incoming_batch(
-    tmp_path: Path, spare: int, expected: list[int]
-) -> None:
+@pytest.mark.parametrize(
+    ("spare", "expected"), [(0, [0, 3, 6]), (1, [0, 3, 6]), (-1, [0, 2, 4, 6])]
+)
+def test_size_counts_the_incoming_batch(tmp_path: Path, spare: int, expected: list[int]) -> None:
     with Log(tmp_path / "measure") as log:
         size = batch_size(log, tmp_path / "measure", [at(T0)])
     with Log(tmp_path / "log", segment_bytes=3 * size + spare) as log:
@@ -218,7 +218,9 @@ def test_the_old_segment_is_synced_before_the_new_one_takes_a_record(path: Path)
         first_write = find(fs.trace, "pwrite", segment(path, base))
         last_write = [e for e in fs.trace if is_at(e, "pwrite", segment(path, old_base))][-1]
         sync = find(fs.trace, "sync", segment(path, old_base), after=last_write)
-        names = find(fs.trace, "sync_dir", path, after=find(fs.trace, "create", segment(path, base)))
+        names = find(
+            fs.trace, "sync_dir", path, after=find(fs.trace, "create", segment(path, base))
+        )
         assert sync.ended is not None and sync.ended < first_write.began
         assert names.ended is not None and names.ended < first_write.began
 

@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> str:
 def test_json_round_trip(tmp_path: Path) -> None:
     path = str(tmp_path / "file")
     assert load_checked_json(FS, path) is None
-    for document in ({"a": 1, "ü": "x,\"crc32c\":5}"}, {"b": [1, 2]}):
+    for document in ({"a": 1, "ü": 'x,"crc32c":5}'}, {"b": [1, 2]}):
         store_checked_json(FS, path, document)
         assert load_checked_json(FS, path) == document
     assert not list(tmp_path.glob("*.tmp"))

@@ -185,7 +185,9 @@ def test_records_of_a_truncated_prefix_do_not_count(open_log: OpenLog, path: Pat
 
 def test_the_rules_add_up(open_log: OpenLog, path: Path) -> None:
     stamps = [now() - DAY, now(), now(), now()]
-    log = one_per_segment(open_log, {"max_age": "1h", "max_records": 2, "max_bytes": "1GiB"}, stamps)
+    log = one_per_segment(
+        open_log, {"max_age": "1h", "max_records": 2, "max_bytes": "1GiB"}, stamps
+    )
     log.vacuum()
     assert log.start_offset == 2
 
@@ -207,9 +209,7 @@ def test_what_is_deleted_cannot_be_read(open_log: OpenLog) -> None:
 
 @pytest.mark.parametrize("start", [0, 3, 4, 5])
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_reader_that_deletion_overtakes(
-    open_log: OpenLog, start: int, read_only: bool
-) -> None:
+def test_a_reader_that_deletion_overtakes(open_log: OpenLog, start: int, read_only: bool) -> None:
     log = open_log(segment_bytes=150)
     for _ in range(6):
         log.append([b"x" * 20] * 3)
@@ -258,9 +258,7 @@ def test_files_that_an_interrupted_vacuum_left_are_removed(
 
 
 def test_the_upkeep_thread(open_log: OpenLog, path: Path) -> None:
-    log = open_log(
-        segment_bytes=1, retention={"max_records": 2}, retention_check_interval="10ms"
-    )
+    log = open_log(segment_bytes=1, retention={"max_records": 2}, retention_check_interval="10ms")
     assert our_threads() == ["tailrace-upkeep"]
     for count in (5, 10):
         fill(log, 5, first=count - 5)

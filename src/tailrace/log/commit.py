@@ -15,18 +15,20 @@ only reopening it, which goes back to the last good flush, makes it usable.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.errors import OutcomeUnknown
 from tailrace.log.fs import File, FileSystem
 from tailrace.log.sidefiles import Poison, Watermark, WatermarkFile
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Committer", "Receipt", "Written"]
 
@@ -155,6 +157,8 @@ class Committer:
 
     def completion(self, end_offset: int) -> asyncio.Future[None]:
         """A future of the running loop that is done when everything below is durable."""
+        import asyncio  # takes long, and whoever has a running loop has it already
+
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:

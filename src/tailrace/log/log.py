@@ -299,7 +299,7 @@ class Log:
             case "first":
                 first = view.start
             case "last":
-                first = max(view.end - 1, view.start)
+                first = max(self._source.gaps.last_before(view.end), view.start)
             case "next":
                 first = view.end
             case int() if not isinstance(start, bool):

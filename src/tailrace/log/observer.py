@@ -78,7 +78,7 @@ class Observer:
 
     def _bound(self, mark: Watermark | None) -> Watermark | Poison | None:
         """The last good flush, if nothing behind it may be seen."""
-        poison = Poison.load(self._fs, self._folder)
+        poison = Poison.load(self._fs, self._folder, mark)
         if poison is not None:
             return poison if mark is None or poison.durable >= mark.durable else mark
         if self.flush_mode is FlushMode.SYNC and mark is not None:

@@ -66,6 +66,8 @@ class Reader:
                 base_offset = read_header(region.data, 0).base_offset
                 if base_offset > first:
                     self._check_hole(first, min(base_offset, last))
+                if base_offset >= last:
+                    return
                 yield region
                 first = max(first, region.next_offset)
         if first < last:

@@ -88,7 +88,7 @@ def diagnose(fs: FileSystem, catalog: Catalog, gaps: Gaps, flush: FlushMode) -> 
     found.start_offset = StartOffset(fs, folder).load()
     found.watermark = WatermarkFile(fs, folder).load()
     found.ours = _exists(fs, side_path(folder, "watermark"))
-    found.poison = Poison.load(fs, folder)
+    found.poison = Poison.load(fs, folder, found.watermark)
     found.extents = _without_deleted(found, listing.extents)
     marker = CleanMarker.load(fs, folder)
     if found.poison is None and marker is not None and _fits(marker, listing.extents, fs):

@@ -104,6 +104,7 @@ class OpenFiles:
             shared.users -= 1
             if shared.forgotten and not shared.users:
                 shared.file.close()
+            self._evict()
 
     def _evict(self) -> None:
         for path, shared in list(self._open.items())[: -self._capacity]:

@@ -306,9 +306,16 @@ class Poison(NamedTuple):
     reason: str
 
     @classmethod
-    def load(cls, fs: FileSystem, folder: str) -> Poison | None:
-        document = load_checked_json(fs, side_path(folder, "poisoned"))
-        return cls(**document) if document is not None else None
+    def load(cls, fs: FileSystem, folder: str, mark: Watermark | None) -> Poison | None:
+        """That the file exists is the message. If it cannot be read, the watermark says how far
+        to go back."""
+        path = side_path(folder, "poisoned")
+        document = load_checked_json(fs, path)
+        if document is not None:
+            return cls(**document)
+        if mark is None or read_file(fs, path, 0) is None:
+            return None
+        return cls(mark.durable, mark.segment, mark.position, "the reason cannot be read")
 
     def store(self, fs: FileSystem, folder: str) -> None:
         store_checked_json(fs, side_path(folder, "poisoned"), self._asdict())
@@ -482,6 +489,13 @@ class Gaps:
                 next_offset = min(next_offset, gap.first)
                 break
         return (first, next_offset) if first < next_offset else None
+
+    def last_before(self, offset: int) -> int:
+        """The greatest offset below `offset` that is in no gap which readers step over."""
+        for gap in reversed(self.all()):
+            if (gap.acknowledged or gap.kind == "skipped") and gap.first < offset <= gap.next:
+                offset = gap.first
+        return offset - 1
 
     def reason(self, offset: int) -> str | None:
         """Why the record at `offset` is lost, if that is recorded and not acknowledged."""

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 
-from tailrace.errors import Closed, ConfigError, Corrupt, NotWritten, OffsetOutOfRange
+from tailrace.errors import Closed, ConfigError, Corrupt, OffsetOutOfRange, OutcomeUnknown
 from tailrace.kernel import Draft, first_headers
 from tailrace.log.commit import Committer
 from tailrace.log.fs import FileSystem
@@ -257,6 +257,8 @@ class Writer:
     def _store_producers(self) -> None:
         """Snapshot what is durable, so that the next one need not read the log for it."""
         if self._producers is not None:
+            now_ms = time.time_ns() // 1_000_000
+            self._producers.expire(now_ms - self._options.producer_expiry_ms)
             with contextlib.suppress(OSError):
                 self._producers.store(self._fs, self._folder, self.committer.durable)
 
@@ -304,8 +306,9 @@ class Writer:
             try:
                 self._start_file.store(offset)
             except OSError as error:
-                raise NotWritten(
-                    f"{self._folder}: cannot store the start offset: {error}"
+                raise OutcomeUnknown(
+                    f"{self._folder}: storing the start offset failed ({error}); it may show after "
+                    "a restart. Try again"
                 ) from error
             self._start_offset = offset
 

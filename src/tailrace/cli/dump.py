@@ -1,0 +1,66 @@
+"""`tailrace dump`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import click
+
+from tailrace.cli import dump_segment, dump_side, dump_text
+from tailrace.cli.output import print_json
+from tailrace.errors import TailraceError
+from tailrace.log.fs import OsFileSystem
+
+__all__ = ["dump"]
+
+_SIDE = ", ".join(dump_side.READERS)
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option(
+    "--records/--no-records",
+    default=True,
+    help="Show the records of each batch (the default), or the batches only.",
+)
+@click.option(
+    "--start", type=click.IntRange(min=0), default=0, metavar="OFFSET", help="Begin at this offset."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop after N records (or batches, with --no-records; or entries of another file).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
+def dump(file: str, records: bool, start: int, limit: int | None, as_json: bool) -> None:
+    """Show what is in a file of a log.
+
+    FILE is a segment (.seg), an index (.idx, .tix), bytes in quarantine (.cut), or a file of a
+    log's .tailrace folder. Damage is shown, and dumping goes on behind it. It takes no lock, so a
+    log that is being written can be looked at; its last batch may then look torn.
+    """
+    for item in _items(file, records, start, limit):
+        if as_json:
+            print_json(item)
+        else:
+            click.echo(dump_text.line(item))
+
+
+def _items(path: str, records: bool, start: int, limit: int | None) -> Iterator[dict[str, object]]:
+    if os.path.isdir(path):
+        raise TailraceError(f"{path} is a directory; dump takes one file, verify takes a directory")
+    name = os.path.basename(path)
+    extension = os.path.splitext(name)[1]
+    fs = OsFileSystem()
+    if extension in (".seg", ".cut"):
+        return dump_segment.batches(fs, path, records=records, start=start, limit=limit)
+    if extension in (".idx", ".tix"):
+        return dump_segment.entries(fs, path, start=start, limit=limit)
+    if name in dump_side.READERS:
+        return dump_side.side_file(fs, path, limit=limit)
+    raise TailraceError(
+        f"{path}: not a file of a log by its name; dump knows .seg, .idx, .tix, .cut, and in "
+        f".tailrace {_SIDE}"
+    )

@@ -1,0 +1,103 @@
+"""What is in the files of a log's `.tailrace` folder, item by item."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from tailrace.log.fs import FileSystem, read_file
+from tailrace.log.side_check import is_whole_gap, read_document
+from tailrace.log.sidefiles import Reserved, Seals, Slots, StartOffset, Watermark, WatermarkFile
+
+__all__ = ["READERS", "Item", "side_file"]
+
+Item = dict[str, object]
+
+
+def side_file(fs: FileSystem, path: str, *, limit: int | None = None) -> Iterator[Item]:
+    """Every item with its place and the state of its checksum."""
+    name = os.path.basename(path)
+    data = read_file(fs, path, fs.stat(path).size) or b""
+    yield {"type": "file", "file": name, "size": len(data)}
+    yield from itertools.islice(READERS[name](data), limit)
+
+
+def _document(data: bytes) -> Iterator[Item]:
+    document = read_document(data)
+    if document is None:
+        text = data.decode("utf-8", "backslashreplace")
+        yield {"type": "document", "checksum": "bad", "text": text}
+    else:
+        yield {"type": "document", "checksum": "ok", "contents": document}
+
+
+def _slots(magic: bytes, fields: Callable[[bytes], Item | None], data: bytes) -> Iterator[Item]:
+    for position in (0, Slots.STRIDE):
+        slot = data[position : position + Slots.STRIDE]
+        parsed = Slots.parse(magic, slot)
+        contents = fields(parsed[1]) if parsed is not None else None
+        if parsed is not None and contents is not None:
+            item: Item = {"type": "slot", "position": position, "checksum": "ok"}
+            yield {**item, "sequence": parsed[0], "contents": contents}
+        else:
+            state = "bad" if slot.strip(b"\0") else "empty"
+            yield {"type": "slot", "position": position, "checksum": state}
+
+
+def _watermark(payload: bytes) -> Item | None:
+    mark = Watermark.unpack(payload)
+    if mark is None:
+        return None
+    item: Item = {"durable": mark.durable, "segment": mark.segment, "position": mark.position}
+    return {**item, "boot_id": mark.boot_id.hex()}
+
+
+def _reserved(payload: bytes) -> Item | None:
+    if len(payload) != Reserved.LAYOUT.size:
+        return None
+    offset, boot_id = Reserved.LAYOUT.unpack(payload)
+    return {"offset": offset, "boot_id": boot_id.hex()}
+
+
+def _start(payload: bytes) -> Item | None:
+    return {"offset": int.from_bytes(payload, "little")} if len(payload) == 8 else None
+
+
+def _seals(data: bytes) -> Iterator[Item]:
+    size = Seals.ENTRY.size
+    for position in range(0, len(data), size):
+        found = Seals.parse(data[position : position + size])
+        item: Item = {"type": "seal", "position": position}
+        if found:
+            yield {**item, "checksum": "ok", "contents": found[0]._asdict()}
+        else:
+            yield {**item, "checksum": "bad"}
+
+
+def _gaps(data: bytes) -> Iterator[Item]:
+    position = 0
+    for line in data.split(b"\n"):
+        item: Item = {"type": "gap", "position": position}
+        if is_whole_gap(line):
+            contents = json.loads(line.partition(b" ")[2])
+            yield {**item, "checksum": "ok", "contents": contents}
+        elif line:
+            text = line.decode("utf-8", "backslashreplace")
+            yield {**item, "checksum": "bad", "text": text}
+        position += len(line) + 1
+
+
+READERS: dict[str, Callable[[bytes], Iterator[Item]]] = {
+    "log.json": _document,
+    "watermark": partial(_slots, WatermarkFile.MAGIC, _watermark),
+    "reserved": partial(_slots, Reserved.MAGIC, _reserved),
+    "start": partial(_slots, StartOffset.MAGIC, _start),
+    "clean": _document,
+    "seals": _seals,
+    "gaps": _gaps,
+    "poisoned": _document,
+    "producers": _document,
+}

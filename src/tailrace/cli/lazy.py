@@ -1,0 +1,67 @@
+"""A group that imports its commands when they are needed, and ends every error in one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from tailrace.errors import TailraceError
+
+__all__ = ["FAILED", "LazyGroup"]
+
+FAILED = 2  # the command could not do its work: wrong usage, an I/O error, an error of the library
+_INTERRUPTED = 130  # as shells do: 128 + SIGINT
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+class LazyGroup(click.Group):
+    """`commands_by_path` maps a command's name to where it is: `package.module:attribute`."""
+
+    def __init__(self, *args: Any, commands_by_path: dict[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._paths = commands_by_path
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._paths)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        path = self._paths.get(cmd_name)
+        if path is None:
+            return None
+        module, _, attribute = path.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            ctx.exit(_INTERRUPTED)
+        except BrokenPipeError:
+            _forget_stdout()
+            ctx.exit(_BROKEN_PIPE)
+        except (TailraceError, OSError) as error:
+            if os.environ.get("TAILRACE_DEBUG"):
+                raise
+            click.echo(f"tailrace: {_one_line(error)}", err=True)
+            ctx.exit(FAILED)
+        return result
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _forget_stdout() -> None:
+    """Nobody reads it any more; Python would complain when it flushes it at the end."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

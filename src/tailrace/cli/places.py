@@ -1,0 +1,66 @@
+"""Which folder a person means, and whether it is what they think."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from tailrace.errors import TailraceError
+from tailrace.log.sidefiles import side_path
+
+__all__ = ["find_log", "refuse_store"]
+
+_SEGMENT = re.compile(r"\d{20}\.seg")
+_SIDE_FILES = ("log.json", "watermark")  # a store's `.tailrace` has neither
+
+
+def find_log(given: str) -> str:
+    """The log's folder: the one that was given, or `segments` in it."""
+    if not os.path.exists(given):
+        raise TailraceError(f"{given}: there is no such directory")
+    if not os.path.isdir(given):
+        raise TailraceError(
+            f"{given} is a file; name the directory it is in (or look into it: tailrace dump)"
+        )
+    if _is_log(given):
+        return given
+    below = os.path.join(given, "segments")
+    if os.path.isdir(below) and _is_log(below):
+        return below
+    raise TailraceError(f"{given} holds no log: there are no .seg files in it{_hint(given)}")
+
+
+def _is_log(folder: str) -> bool:
+    if any(os.path.exists(side_path(folder, name)) for name in _SIDE_FILES):
+        return True
+    return any(_SEGMENT.fullmatch(name) for name in os.listdir(folder))
+
+
+def _hint(folder: str) -> str:
+    """A store holds many logs: name one."""
+    for queues in (os.path.join(folder, "queues"), os.path.join(folder, "queue", "queues")):
+        if os.path.isdir(queues):
+            for name in sorted(os.listdir(queues)):
+                log = os.path.join(queues, name, "segments")
+                if os.path.isdir(log) and _is_log(log):
+                    return f"; it looks like a store, whose logs are folders such as {log}"
+    return ""
+
+
+def refuse_store(folder: str) -> None:
+    """Raise if the log is a queue's: its consumers may need what nobody here knows about."""
+    log = os.path.realpath(folder)
+    queue = os.path.dirname(log)
+    queues = os.path.dirname(queue)
+    store = os.path.dirname(queues)
+    if os.path.basename(log) != "segments":
+        return
+    is_queue = os.path.basename(queues) == "queues" and os.path.exists(
+        os.path.join(store, "config")
+    )
+    if is_queue or os.path.isdir(os.path.join(store, ".tailrace")):
+        raise TailraceError(
+            f"{folder} is the log of the queue '{os.path.basename(queue)}' in the store {store}: "
+            "its consumers may still need what would be deleted. Set the retention of the queue "
+            "instead; vacuum is for a log that stands alone"
+        )

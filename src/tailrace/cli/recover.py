@@ -1,0 +1,64 @@
+"""`tailrace recover`."""
+
+from __future__ import annotations
+
+import click
+
+from tailrace.cli.output import print_json, print_rows, progress_bar
+from tailrace.cli.places import find_log
+from tailrace.log.fs import OsFileSystem
+from tailrace.log.repair import RecoveryReport
+from tailrace.log.repair import recover as recover_log
+
+__all__ = ["recover"]
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--apply", is_flag=True, help="Do it; without this, only say what would be done.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
+@click.pass_context
+def recover(context: click.Context, directory: str, apply: bool, as_json: bool) -> None:
+    """Repair a log and accept what is lost.
+
+    DIR is the folder with the .seg files, or one that has it as `segments`. Damaged bytes are moved
+    to .tailrace/quarantine, everything readable is kept, and readers step over what is missing from
+    then on. Without --apply nothing is changed, and the exit code is 1 if there is something to
+    do. It is 0 if there is nothing (left) to do, and 2 if it could not be done.
+    """
+    folder = find_log(directory)
+    with progress_bar("recover") as progress:
+        report = recover_log(OsFileSystem(), folder, apply=apply, progress=progress)
+    if as_json:
+        _print_json(report)
+    else:
+        _print_text(report)
+    context.exit(1 if report.actions and not report.applied else 0)
+
+
+def _print_json(report: RecoveryReport) -> None:
+    for action in report.actions:
+        print_json({"type": "action", **action._asdict()})
+    print_json(
+        {
+            "type": "report",
+            "folder": report.folder,
+            "applied": report.applied,
+            "actions": len(report.actions),
+            "quarantined": report.quarantined,
+        }
+    )
+
+
+def _print_text(report: RecoveryReport) -> None:
+    if not report.actions:
+        click.echo(f"{report.folder}: nothing to do")
+        return
+    print_rows((action.kind, action.path, action.message) for action in report.actions)
+    click.echo()
+    if report.applied:
+        click.echo(f"{report.folder}: done")
+        for path in report.quarantined:
+            click.echo(f"kept aside: {path}")
+    else:
+        click.echo(f"nothing was changed; to do it: tailrace recover --apply {report.folder}")

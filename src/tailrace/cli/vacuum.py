@@ -1,0 +1,86 @@
+"""`tailrace vacuum`."""
+
+from __future__ import annotations
+
+import click
+
+from tailrace.cli.output import print_json
+from tailrace.cli.places import find_log, refuse_store
+from tailrace.errors import TailraceError
+from tailrace.log.log import Log
+from tailrace.log.options import Retention
+from tailrace.log.retention import VacuumReport
+from tailrace.units import format_size, parse_duration, parse_size
+
+__all__ = ["vacuum"]
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--max-age", metavar="DURATION", help="Delete what is older, such as 12h or 7d.")
+@click.option("--max-bytes", metavar="SIZE", help="Keep about this much, such as 10GiB.")
+@click.option(
+    "--max-records",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Keep about this many records.",
+)
+@click.option(
+    "--before",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="Let the log start at this offset, and delete the segments before it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+def vacuum(
+    directory: str,
+    max_age: str | None,
+    max_bytes: str | None,
+    max_records: int | None,
+    before: int | None,
+    as_json: bool,
+) -> None:
+    """Delete old segments of a log that stands alone.
+
+    DIR is the folder with the .seg files, or one that has it as `segments`. Whole segments go, the
+    oldest first, so somewhat more may stay than asked for. The log of a queue in a store is
+    refused. Without an option, only what is before the log's start offset goes.
+    """
+    folder = find_log(directory)
+    refuse_store(folder)
+    retention = Retention(
+        max_age_ms=None if max_age is None else _some(parse_duration(max_age, "--max-age")),
+        max_bytes=None if max_bytes is None else _some(parse_size(max_bytes, "--max-bytes")),
+        max_records=max_records,
+    )
+    with Log(folder, upkeep=False, retention=retention) as log:
+        if before is not None:
+            _check_before(log, before)
+            log.truncate_before(max(before, log.start_offset))
+        report = log.vacuum()
+        end = log.end_offset
+    if as_json:
+        print_json({"type": "report", "folder": folder, **report._asdict(), "end_offset": end})
+    else:
+        click.echo(_describe(folder, report))
+
+
+def _some(limit: int) -> int:
+    if not limit:
+        raise TailraceError("a limit of 0 would delete everything; use --before for that")
+    return limit
+
+
+def _check_before(log: Log, before: int) -> None:
+    if before > log.end_offset:
+        raise TailraceError(
+            f"{log.path}: --before {before} is behind the end of the log, {log.end_offset}"
+        )
+
+
+def _describe(folder: str, report: VacuumReport) -> str:
+    start = f"it starts at offset {report.start_offset}"
+    if not report.segments:
+        return f"{folder}: nothing to delete; {start}"
+    what = "segment" if report.segments == 1 else "segments"
+    return f"{folder}: deleted {report.segments} {what}, {format_size(report.bytes)}; {start}"

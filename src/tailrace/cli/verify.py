@@ -1,0 +1,88 @@
+"""`tailrace verify`."""
+
+from __future__ import annotations
+
+import click
+
+from tailrace.cli.output import print_json, print_rows, progress_bar
+from tailrace.cli.places import find_log
+from tailrace.log.findings import Finding
+from tailrace.log.fs import OsFileSystem
+from tailrace.log.verify import VerifyReport
+from tailrace.log.verify import verify as verify_log
+from tailrace.units import format_size
+
+__all__ = ["verify"]
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
+@click.pass_context
+def verify(context: click.Context, directory: str, as_json: bool) -> None:
+    """Check every batch, index and side file of a log.
+
+    DIR is the folder with the .seg files, or one that has it as `segments`. Nothing is changed; the
+    log should not be written to meanwhile. The exit code is 0 if there is no problem, 1 if there
+    is one, and 2 if the log cannot be read.
+    """
+    folder = find_log(directory)
+    with progress_bar("verify") as progress:
+        report = verify_log(OsFileSystem(), folder, progress)
+    if as_json:
+        _print_json(report)
+    else:
+        _print_text(report)
+    context.exit(0 if report.ok else 1)
+
+
+def _print_json(report: VerifyReport) -> None:
+    for finding in report.findings:
+        print_json({"type": "finding", **finding._asdict()})
+    print_json(
+        {
+            "type": "report",
+            "folder": report.folder,
+            "ok": report.ok,
+            "problems": len(report.problems),
+            "notes": len(report.notes),
+            "segments": report.segments,
+            "batches": report.batches,
+            "records": report.records,
+            "bytes": report.bytes,
+            "start_offset": report.start_offset,
+            "end_offset": report.end_offset,
+        }
+    )
+
+
+def _print_text(report: VerifyReport) -> None:
+    if report.findings:
+        print_rows((f.severity, _place(f), f.message) for f in report.findings)
+        click.echo()
+    click.echo(
+        f"{report.folder}: {report.records} records in {report.batches} batches, "
+        f"{report.segments} segments, {format_size(report.bytes)}; "
+        f"offsets {report.start_offset} to {report.end_offset - 1}"
+        if report.records
+        else f"{report.folder}: no records; the next offset is {report.end_offset}"
+    )
+    if report.ok:
+        click.echo(f"no problems{_and_notes(report)}")
+    else:
+        click.echo(f"{_count(len(report.problems), 'problem')}{_and_notes(report)}")
+        click.echo(f"see what can be done: tailrace recover {report.folder}")
+
+
+def _place(finding: Finding) -> str:
+    if finding.position is None:
+        return finding.path
+    return f"{finding.path}:{finding.position}"
+
+
+def _and_notes(report: VerifyReport) -> str:
+    return f", {_count(len(report.notes), 'note')}" if report.notes else ""
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

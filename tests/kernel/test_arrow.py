@@ -1,0 +1,519 @@
+"""Arrow record batches in and out, with slices, nulls, column subsets and foreign types."""
+
+from __future__ import annotations
+
+import builtins
+import struct
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tailrace.kernel import shapes
+from tailrace.kernel.layout import COMPLETE, MAX_OFFSET, S2, ZSTD, Malformed, TooLarge
+from tests.kernel import strategies
+from tests.kernel.twins import GOLDEN, NOW, Twin, batch, fields
+
+pa = pytest.importorskip("pyarrow")
+
+RECORDS: list[Any] = [
+    b"value",
+    (b"key", None),
+    (b"", b"", {"a": b"1", "b": b""}),
+    (None, b"x" * 300, [("é", b"2"), ("é", b"3")]),
+    None,
+]
+ROWS = [
+    (10, NOW, None, b"value", []),
+    (11, NOW, b"key", None, []),
+    (12, NOW, b"", b"", [("a", b"1"), ("b", b"")]),
+    (13, NOW, None, b"x" * 300, [("é", b"2"), ("é", b"3")]),
+    (14, NOW, None, None, []),
+]
+
+
+def rows_of(table: Any) -> list[tuple[Any, ...]]:
+    table.validate(full=True)
+    names = table.schema.names
+    found = []
+    for row in table.to_pylist():
+        if "headers" in row:
+            row["headers"] = [(item["key"], item["value"]) for item in row["headers"]]
+        found.append(tuple(row[name] for name in names))
+    return found
+
+
+@pytest.fixture(params=[0, S2, ZSTD])
+def data(kernel: Twin, request: pytest.FixtureRequest) -> bytes:
+    return bytes(kernel.encode(RECORDS, NOW, request.param).place(10))
+
+
+def test_decode(arrow: ModuleType, data: bytes) -> None:
+    table = arrow.decode_arrow(data, 0, len(data))
+    assert table.schema.equals(arrow.schema())
+    assert rows_of(table) == ROWS
+
+
+def test_schema(arrow: ModuleType) -> None:
+    schema = arrow.schema()
+    assert arrow.COLUMNS == ("offset", "timestamp", "key", "value", "headers")
+    assert tuple(schema.names) == arrow.COLUMNS
+    assert [str(kind) for kind in schema.types[:4]] == ["int64", "int64", "binary", "binary"]
+    assert str(schema.field("headers").type).startswith("list<item: struct<key: string")
+    assert arrow.schema(["value"]).names == ["value"]
+    with pytest.raises(ValueError, match="no such column: nope; there are offset, timestamp"):
+        arrow.schema(["value", "nope"])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [("value",), ("offset",), ("headers", "key"), ("timestamp", "value", "offset"), ("key",)],
+)
+def test_only_the_columns_asked_for(
+    arrow: ModuleType, data: bytes, columns: tuple[str, ...]
+) -> None:
+    table = arrow.decode_arrow(data, 0, len(data), columns=columns)
+    assert tuple(table.schema.names) == columns
+    places = [arrow.COLUMNS.index(name) for name in columns]
+    assert rows_of(table) == [tuple(row[place] for place in places) for row in ROWS]
+
+
+def test_no_columns_at_all(arrow: ModuleType, data: bytes) -> None:
+    table = arrow.decode_arrow(data, 0, len(data), 11, 13, ())
+    assert (table.num_rows, table.num_columns) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 12), (12, MAX_OFFSET), (11, 13), (14, 15), (15, 99), (0, 10), (12, 12)]
+)
+def test_ranges(arrow: ModuleType, data: bytes, first: int, last: int) -> None:
+    table = arrow.decode_arrow(data, 0, len(data), first, last)
+    assert rows_of(table) == [row for row in ROWS if first <= row[0] < last]
+
+
+def test_nothing(arrow: ModuleType) -> None:
+    table = arrow.decode_arrow(b"", 0, 0)
+    assert table.num_rows == 0
+    assert table.schema.equals(arrow.schema())
+
+
+def test_thousands_of_small_batches(kernel: Twin, arrow: ModuleType) -> None:
+    parts = [
+        bytes(kernel.encode_one(b"v%d" % n, b"k", {"n": b"%d" % n}, n, NOW).place(2 * n))
+        for n in range(3000)
+    ]
+    data = b"??" + b"".join(parts) + b"??"
+    table = arrow.decode_arrow(data, 2, len(data) - 2, 100)
+    assert rows_of(table) == [
+        (2 * n, n, b"k", b"v%d" % n, [("n", b"%d" % n)]) for n in range(50, 3000)
+    ]
+
+
+def test_mixed_compression(kernel: Twin, arrow: ModuleType) -> None:
+    parts = [kernel.encode([bytes(400)] * 3, NOW, codec).place(3 * codec) for codec in range(3)]
+    data = b"".join(parts)
+    table = arrow.decode_arrow(data, 0, len(data), columns=("offset", "value"))
+    assert rows_of(table) == [(offset, bytes(400)) for offset in range(9)]
+
+
+def test_names_that_are_not_utf8_are_replaced(kernel: Twin, arrow: ModuleType) -> None:
+    data = kernel.encode([(None, None, [("\udcff", b"\xff"), ("ok", b"")])], NOW).place(0)
+    table = arrow.decode_arrow(data, 0, len(data), columns=["headers"])
+    assert rows_of(table) == [([("�", b"\xff"), ("ok", b"")],)]
+
+
+def test_damage(kernel: Twin, arrow: ModuleType) -> None:
+    for bad in (b"\0\0\1\x7e\0", b"\0\0\1\1\1", b"\1\0\1\1\0", b"\xff" * 20):
+        data = GOLDEN + batch(bad, base_offset=1)
+        with pytest.raises(Malformed) as caught:
+            arrow.decode_arrow(data, 0, len(data))
+        assert caught.value.position == 95
+    with pytest.raises(Malformed, match="cut short"):
+        arrow.decode_arrow(GOLDEN, 0, 94)
+
+
+def test_kernel_wants_inflated_regions(kernel: Twin) -> None:
+    data = kernel.encode([bytes(500)], NOW, S2).place(0)
+    with pytest.raises(Malformed, match="inflate"):
+        kernel.measure_columns(data, 0, len(data))
+    with pytest.raises(Malformed, match="inflate"):
+        kernel.fill_columns(data, 0, len(data), 0, MAX_OFFSET, shapes.Outputs())
+
+
+def test_columns_beyond_32_bits(arrow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "_MAX_BYTES", 10)
+    with pytest.raises(ValueError, match="pass fewer batches"):
+        arrow.decode_arrow(GOLDEN, 0, 95)
+
+
+def test_measure(kernel: Twin) -> None:
+    data = kernel.encode(RECORDS, NOW).place(10)
+    assert kernel.measure_columns(data, 0, len(data)) == shapes.Sizes(
+        5, 3, 3, 2, 5 + 300, 4, 1 + 1 + 2 + 2, 1 + 0 + 1 + 1
+    )
+    assert kernel.measure_columns(data, 0, len(data), 12, 13).rows == 1
+
+
+@pytest.mark.parametrize("short", range(13))
+def test_outputs_that_are_too_small(kernel: Twin, short: int) -> None:
+    """Whatever changed since they were measured, nothing is written beyond them."""
+    data = kernel.encode(RECORDS, NOW).place(10)
+    sizes = [40, 40, 1, 24, 3, 1, 24, 305, 24, 20, 6, 20, 3]
+    buffers = [bytearray(size) for size in sizes]
+
+    def outputs() -> shapes.Outputs:
+        b = buffers
+        return shapes.Outputs(
+            b[0],
+            b[1],
+            shapes.BinaryOut(b[2], b[3], b[4]),
+            shapes.BinaryOut(b[5], b[6], b[7]),
+            shapes.HeadersOut(
+                b[8], shapes.BinaryOut(None, b[9], b[10]), shapes.BinaryOut(None, b[11], b[12])
+            ),
+        )
+
+    kernel.fill_columns(data, 0, len(data), 0, MAX_OFFSET, outputs())
+    for size in {sizes[short] - 1, 0}:
+        buffers[short] = bytearray(size)
+        with pytest.raises(ValueError, match="too small"):
+            kernel.fill_columns(data, 0, len(data), 0, MAX_OFFSET, outputs())
+
+
+def table_of(**columns: Any) -> Any:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@pytest.mark.parametrize("codec", [0, S2, ZSTD])
+def test_round_trip(kernel: Twin, arrow: ModuleType, codec: int) -> None:
+    data = kernel.encode(RECORDS, NOW, codec).place(10)
+    table = arrow.decode_arrow(data, 0, len(data))
+    draft = arrow.encode_arrow(table, NOW, codec)
+    assert (draft.count, draft.max_timestamp) == (5, NOW)
+    assert draft.place(10) == data
+    assert arrow.encode_arrow(table.select(["value"]), NOW).place(10) == (
+        kernel.encode([row[3] for row in ROWS], NOW).place(10)
+    )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.large_binary(),
+        pa.string(),
+        pa.large_string(),
+        pa.binary_view(),
+        pa.string_view(),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.binary(3),
+    ],
+    ids=str,
+)
+def test_types_of_contents(kernel: Twin, arrow: ModuleType, kind: Any) -> None:
+    values = [b"abc", None, b"xyz", b"123", None]
+    if kind == pa.binary(3):
+        column = pa.array(values, kind)
+    else:
+        column = pa.array([v and v.decode() for v in values]).cast(kind)
+    expected = kernel.encode([(value, value) for value in values], NOW).place(0)
+    assert arrow.encode_arrow(table_of(key=column, value=column), NOW).place(0) == expected
+    sliced = table_of(key=column, value=column).slice(1, 3)
+    expected = kernel.encode([(value, value) for value in values[1:4]], NOW).place(0)
+    assert arrow.encode_arrow(sliced, NOW).place(0) == expected
+
+
+def test_columns_of_nulls(kernel: Twin, arrow: ModuleType) -> None:
+    nulls = pa.nulls(3)
+    table = table_of(key=nulls, value=nulls, timestamp=nulls, headers=nulls)
+    assert arrow.encode_arrow(table, NOW).place(0) == kernel.encode([None] * 3, NOW).place(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        (pa.int64(), [5, None, -7], [5, NOW, -7]),
+        (pa.int32(), [5, None, -7], [5, NOW, -7]),
+        (pa.timestamp("ms"), [5, None, -7], [5, NOW, -7]),
+        (pa.timestamp("us", "UTC"), [5999, None, 7001], [5, NOW, 7]),
+        (pa.timestamp("ns", "Europe/Prague"), [5_999_999, None, 7_000_000], [5, NOW, 7]),
+        (pa.timestamp("s"), [5, None, -7], [5000, NOW, -7000]),
+    ],
+    ids=str,
+)
+def test_types_of_timestamps(
+    kernel: Twin, arrow: ModuleType, kind: Any, values: list[Any], expected: list[int]
+) -> None:
+    column = pa.array(values, pa.int32() if kind == pa.int32() else pa.int64()).cast(kind)
+    table = table_of(value=pa.array([b"a", b"b", b"c"]), timestamp=column)
+    draft = arrow.encode_arrow(table, NOW)
+    assert draft.max_timestamp == NOW
+    data = draft.place(0)
+    assert [record.timestamp for record in kernel.decode(data, 0, len(data))] == expected
+    data = arrow.encode_arrow(table, NOW, start=2).place(0)
+    assert [record.timestamp for record in kernel.decode(data, 0, len(data))] == expected[2:]
+
+
+HEADERS = [[("a", b"1"), ("a", b"2")], None, [], [("b", b"")], [("c", b"3")]]
+STRUCT = pa.struct([("key", pa.string()), ("value", pa.binary())])
+SWAPPED = pa.struct([("value", pa.large_binary()), ("key", pa.large_string())])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.map_(pa.string(), pa.binary()),
+        pa.list_(STRUCT),
+        pa.large_list(STRUCT),
+        pa.list_(SWAPPED),
+    ],
+    ids=str,
+)
+def test_types_of_headers(kernel: Twin, arrow: ModuleType, kind: Any) -> None:
+    rows: list[Any] = HEADERS
+    if not pa.types.is_map(kind):
+        rows = [row and [{"key": name, "value": value} for name, value in row] for row in HEADERS]
+    table = table_of(value=pa.array([b"v"] * 5), headers=pa.array(rows, kind))
+    for start in range(5):
+        for stop in range(start + 1, 6):
+            items = [(None, b"v", headers) for headers in HEADERS[start:stop]]
+            expected = kernel.encode(items, NOW).place(9)
+            assert arrow.encode_arrow(table, NOW, 0, start, stop).place(9) == expected
+            assert arrow.encode_arrow(table.slice(start, stop - start), NOW).place(9) == expected
+
+
+def test_null_headers_are_refused(arrow: ModuleType) -> None:
+    for item in (None, {"key": None, "value": b""}, {"key": "", "value": None}):
+        headers = pa.array([[], [{"key": "a", "value": b"b"}, item]], pa.list_(STRUCT))
+        table = table_of(value=pa.array([b"a", b"b"]), headers=headers)
+        with pytest.raises(ValueError, match="row 1: a header's name and value must not be null"):
+            arrow.encode_arrow(table, NOW)
+        with pytest.raises(ValueError, match="must not be null"):
+            arrow.plan_batches(table, 10, 1000)
+
+
+def test_what_a_null_list_hides_does_not_matter(kernel: Twin, arrow: ModuleType) -> None:
+    items = pa.array([{"key": None, "value": None}, {"key": "a", "value": b"b"}], STRUCT)
+    mask = pa.array([True, False])
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), items, mask=mask)
+    table = table_of(value=pa.array([b"x", b"y"]), headers=lists)
+    expected = kernel.encode([b"x", (None, b"y", {"a": b"b"})], NOW).place(0)
+    assert arrow.encode_arrow(table, NOW).place(0) == expected
+
+
+def test_the_offset_is_ignored(arrow: ModuleType) -> None:
+    value = pa.array([b"x"])
+    table = table_of(value=value, offset=pa.array([77]))
+    assert arrow.encode_arrow(table, NOW).data == arrow.encode_arrow(table_of(value=value), NOW).data
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "message"),
+    [
+        ({"key": [b"k"]}, ValueError, "'value' is missing; there are key"),
+        ({}, ValueError, "'value' is missing; there are none"),
+        ({"value": [b"v"], "other": [1]}, ValueError, "'other' is unknown"),
+        ({"value": [1]}, TypeError, "'value' must be binary or string, not int64"),
+        ({"value": [b"v"], "key": [1.5]}, TypeError, "'key' must be binary or string"),
+        ({"value": [b"v"], "timestamp": [1.5]}, TypeError, "'timestamp' must be int64"),
+        ({"value": [b"v"], "headers": [5]}, TypeError, "'headers' must be list<struct"),
+        ({"value": [b"v"], "headers": [[5]]}, TypeError, "'headers' must be list<struct"),
+        ({"value": [b"v"], "headers": [[{"k": "a", "value": b""}]]}, TypeError, "'headers'"),
+        ({"value": [b"v"], "headers": [[{"key": 1, "value": b""}]]}, TypeError, "'headers'"),
+    ],
+)
+def test_wrong_columns(
+    arrow: ModuleType, columns: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    table = table_of(**{name: pa.array(values) for name, values in columns.items()})
+    with pytest.raises(error, match=message):
+        arrow.encode_arrow(table, NOW, 0, 0, table.num_rows or None)
+
+
+def test_timestamps_that_do_not_fit(arrow: ModuleType) -> None:
+    table = table_of(value=pa.array([b"v"]), timestamp=pa.array([1 << 63], pa.uint64()))
+    with pytest.raises(TypeError, match="'timestamp' of type uint64 is not int64"):
+        arrow.encode_arrow(table, NOW)
+
+
+def test_repeated_columns(arrow: ModuleType) -> None:
+    column = pa.array([b"v"])
+    table = pa.RecordBatch.from_arrays([column, column], names=["value", "value"])
+    with pytest.raises(ValueError, match="repeated"):
+        arrow.encode_arrow(table, NOW)
+
+
+def test_rows_out_of_range(arrow: ModuleType) -> None:
+    table = table_of(value=pa.array([b"a", b"b"]))
+    for start, stop in ((-1, 1), (0, 3), (2, 1)):
+        with pytest.raises(ValueError, match="is not a range of 2 rows"):
+            arrow.encode_arrow(table, NOW, 0, start, stop)
+    with pytest.raises(ValueError, match="at least one record"):
+        arrow.encode_arrow(table, NOW, 0, 1, 1)
+    large = table_of(value=pa.nulls(65_536, pa.binary()))
+    with pytest.raises(ValueError, match="at most 65535"):
+        arrow.encode_arrow(large, NOW)
+    assert arrow.encode_arrow(large, NOW, 0, 1).count == 65_535
+
+
+def test_sections_that_are_too_large(kernel: Twin, arrow: ModuleType) -> None:
+    """One long value, many times: the section is not made."""
+    values = pa.array([bytes(1 << 20)]).dictionary_encode()
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 300), values.dictionary)
+    with pytest.raises(TooLarge) as caught:
+        arrow.encode_arrow(table_of(value=column), NOW)
+    assert caught.value.size > caught.value.limit
+
+
+def test_wrong_time(arrow: ModuleType) -> None:
+    with pytest.raises(TypeError, match="timestamp must be an int"):
+        arrow.encode_arrow(table_of(value=pa.array([b""])), "now")
+    with pytest.raises(ValueError, match="codec 9 is unknown"):
+        arrow.encode_arrow(table_of(value=pa.array([b""])), NOW, 9)
+
+
+def test_plan(kernel: Twin, arrow: ModuleType) -> None:
+    table = table_of(value=pa.array([bytes(n) for n in (10, 20, 30, 40, 50)]))
+    assert arrow.plan_batches(table, 100, 1000) == [(0, 5)]
+    assert arrow.plan_batches(table, 2, 1000) == [(0, 2), (2, 4), (4, 5)]
+    assert arrow.plan_batches(table, 1, 1000) == [(n, n + 1) for n in range(5)]
+    assert arrow.plan_batches(table, 100, 55) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert arrow.plan_batches(table.slice(0, 0), 100, 100) == []
+    with pytest.raises(TooLarge) as caught:
+        arrow.plan_batches(table, 100, 54)
+    assert (caught.value.size, caught.value.limit) == (55, 54)
+    with pytest.raises(ValueError, match="max_records must be at least 1, not 0"):
+        arrow.plan_batches(table, 0, 100)
+
+
+def test_plan_never_exceeds_a_batch(arrow: ModuleType) -> None:
+    table = table_of(value=pa.nulls(70_000, pa.binary()))
+    assert arrow.plan_batches(table, 1 << 40, 1 << 40) == [(0, 65_535), (65_535, 70_000)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    specs=st.lists(strategies.records, min_size=1, max_size=12),
+    max_records=st.integers(1, 5),
+    max_bytes=st.sampled_from([9000, 20_000, 100_000]),
+)
+def test_plan_fits(
+    kernel: Twin, arrow: ModuleType, specs: list[Any], max_records: int, max_bytes: int
+) -> None:
+    """Every range fits, they cover all rows in order, and a row that cannot fit is refused."""
+    data = kernel.encode([kernel.Record(None, *spec) for spec in specs], NOW).place(0)
+    table = arrow.decode_arrow(data, 0, len(data))
+    try:
+        ranges = arrow.plan_batches(table, max_records, max_bytes)
+    except TooLarge as error:
+        assert error.size > error.limit == max_bytes
+        return
+    assert [row for start, stop in ranges for row in range(start, stop)] == [*range(len(specs))]
+    for start, stop in ranges:
+        assert stop - start <= max_records
+        assert arrow.encode_arrow(table, NOW, 0, start, stop).size <= 44 + max_bytes
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(specs=strategies.batches, codec=strategies.codecs)
+def test_same_as_records(
+    kernel: Twin, arrow: ModuleType, specs: list[Any], codec: int
+) -> None:
+    """Through Arrow and back is the same batch, except for names that are not UTF-8."""
+    records = [kernel.Record(None, *spec) for spec in specs]
+    data = kernel.encode(records, NOW, codec).place(3)
+    table = arrow.decode_arrow(data, 0, len(data))
+    table.validate(full=True)
+    again = arrow.encode_arrow(table, NOW, codec).place(3)
+    end, next_offset, status = kernel.check(again, 0, len(again))
+    assert (end, next_offset, status) == (len(again), 3 + len(specs), COMPLETE)
+    for old, new in zip(
+        kernel.decode(data, 0, len(data)), kernel.decode(again, 0, len(again)), strict=True
+    ):
+        assert fields(new)[:4] == fields(old)[:4]
+        replaced = [
+            (name.encode("utf-8", "surrogateescape").decode(errors="replace"), value)
+            for name, value in old.headers.items()
+        ]
+        assert new.headers == replaced
+
+
+def longs(*numbers: int) -> bytes:
+    return struct.pack(f"={len(numbers)}q", *numbers)
+
+
+GOOD = shapes.Binary(2, 0, None, longs(0, 1, 2), b"ab")
+LISTS = shapes.HeaderLists(2, 0, None, 0, longs(0, 1, 2), GOOD, GOOD)
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"),
+    [
+        (shapes.Rows(2, GOOD._replace(offsets=longs(0, 1))), "value"),
+        (shapes.Rows(2, GOOD._replace(offsets=longs(0, 1, 3))), "value"),
+        (shapes.Rows(2, GOOD._replace(offsets=longs(-1, 1, 2))), "value"),
+        (shapes.Rows(2, GOOD._replace(offsets=longs(1, 0, 2))), "value"),
+        (shapes.Rows(2, GOOD._replace(validity=b"")), "value"),
+        (shapes.Rows(2, GOOD._replace(skip=1)), "value"),
+        (shapes.Rows(2, GOOD._replace(skip=-1)), "value"),
+        (shapes.Rows(2, GOOD._replace(rows=1)), "value"),
+        (shapes.Rows(2, GOOD, GOOD._replace(offsets=longs(0, 9, 9))), "key"),
+        (shapes.Rows(2, GOOD, GOOD._replace(rows=1)), "key"),
+        (shapes.Rows(2, GOOD, None, shapes.Integers(2, 0, None, longs(1))), "timestamp"),
+        (shapes.Rows(2, GOOD, None, shapes.Integers(1, 0, None, longs(1))), "timestamp"),
+        (shapes.Rows(2, GOOD, None, shapes.Integers(2, 0, b"", longs(1, 2))), "timestamp"),
+        (shapes.Rows(2, GOOD, None, shapes.Integers(2, -1, None, longs(1, 2))), "timestamp"),
+        (shapes.Rows(2, GOOD, None, None, LISTS._replace(rows=1)), "headers"),
+        (shapes.Rows(2, GOOD, None, None, LISTS._replace(skip=-1)), "headers"),
+        (shapes.Rows(2, GOOD, None, None, LISTS._replace(base=-1)), "headers"),
+        (shapes.Rows(2, GOOD, None, None, LISTS._replace(base=1)), "headers"),
+        (shapes.Rows(2, GOOD, None, None, LISTS._replace(validity=b"")), "headers"),
+        (shapes.Rows(2, GOOD, None, None, LISTS._replace(offsets=longs(0, 1))), "headers"),
+        (shapes.Rows(2, GOOD, None, None, LISTS._replace(offsets=longs(0, 1, 3))), "headers"),
+        (shapes.Rows(2, GOOD, None, None, LISTS._replace(offsets=longs(1, 0, 2))), "headers"),
+        (shapes.Rows(2, GOOD, None, None, LISTS._replace(names=GOOD._replace(rows=1))), "headers"),
+        (
+            shapes.Rows(
+                2, GOOD, None, None, LISTS._replace(values=GOOD._replace(offsets=longs(0, 9, 9)))
+            ),
+            "headers",
+        ),
+        (
+            shapes.Rows(
+                2, GOOD, None, None, LISTS._replace(names=GOOD._replace(offsets=longs(0, 9, 9)))
+            ),
+            "headers",
+        ),
+    ],
+)
+def test_arrays_that_are_not_valid(kernel: Twin, rows: shapes.Rows, name: str) -> None:
+    """Nothing that an Arrow array claims is believed."""
+    with pytest.raises(ValueError, match=f"column '{name}' is not a valid Arrow array"):
+        kernel.encode_columns(rows, NOW)
+
+
+def test_a_valid_one(kernel: Twin) -> None:
+    rows = shapes.Rows(2, GOOD, GOOD, shapes.Integers(2, 0, None, longs(5, 6)), LISTS)
+    data = kernel.encode_columns(rows, NOW).place(0)
+    items = [
+        kernel.Record(timestamp=5, key=b"a", value=b"a", headers={"a": b"a"}),
+        kernel.Record(timestamp=6, key=b"b", value=b"b", headers={"b": b"b"}),
+    ]
+    assert data == kernel.encode(items, NOW).place(0)
+
+
+def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tailrace.kernel import arrow
+
+    real = builtins.__import__
+
+    def missing(name: str, *rest: Any) -> Any:
+        if name == "pyarrow":
+            raise ImportError("no module named pyarrow")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(ImportError, match=r"pip install 'tailrace\[arrow\]'"):
+        arrow.schema()

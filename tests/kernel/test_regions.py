@@ -1,0 +1,146 @@
+"""inflate(), find_record_at_time() and first_headers()."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.kernel import layout
+from tailrace.kernel.layout import COMPLETE, S2, ZSTD, TooLarge
+from tests.kernel.twins import GOLDEN, NOW, Twin, batch, fields
+
+
+def mixed(kernel: Twin) -> bytes:
+    values = [bytes(500), b"x" * 400]
+    parts = [
+        kernel.encode(values, NOW, codec).place(2 * place)
+        for place, codec in enumerate([0, S2, 0, ZSTD, S2])
+    ]
+    return b"".join(parts)
+
+
+def test_inflate_of_nothing_compressed_is_a_view(kernel: Twin) -> None:
+    data = bytearray(b"??" + GOLDEN + b"??")
+    view = kernel.inflate(data, 2, 97)
+    assert isinstance(view, memoryview)
+    assert view == GOLDEN
+    data[2:6] = b"1234"
+    assert view[:4] == b"1234"
+    assert kernel.inflate(b"", 0, 0) == b""
+
+
+def test_inflate(kernel: Twin) -> None:
+    data = b"??" + mixed(kernel) + b"??"
+    flat = kernel.inflate(data, 2, len(data) - 2)
+    size = len(flat)
+    assert kernel.check(flat, 0, size) == (size, 10, COMPLETE)
+    infos = kernel.batches(flat, 0, size)
+    before = kernel.batches(data, 2, len(data) - 2)
+    assert [info.codec for info in infos] == [0, S2, 0, ZSTD, S2]
+    assert not any(info.flags & 1 for info in infos)
+    assert [info[2:4] + info[6:8] for info in infos] == [
+        info[2:4] + info[6:8] for info in before
+    ]
+    decoded = [fields(record) for record in kernel.decode(flat, 0, size)]
+    assert decoded == [fields(record) for record in kernel.decode(data, 2, len(data) - 2)]
+
+
+def test_inflate_grows_as_needed(kernel: Twin) -> None:
+    data = kernel.encode_one(bytes(1_000_000), now_ms=NOW, codec=ZSTD).place(0)
+    assert len(data) < 1000
+    assert len(kernel.inflate(data, 0, len(data))) > 1_000_000
+
+
+def test_inflate_is_bounded(kernel: Twin) -> None:
+    """Many small bombs are as bad as one."""
+    one = kernel.encode_one(bytes((1 << 27) - 20), now_ms=NOW, codec=ZSTD).place(0)
+    data = b"".join(
+        bytes(one[:8]) + base.to_bytes(8, "little") + bytes(one[16:]) for base in range(3)
+    )
+    with pytest.raises(TooLarge) as caught:
+        kernel.inflate(data, 0, len(data))
+    assert caught.value.limit == layout.MAX_SECTION
+    assert len(kernel.inflate(data, 0, len(one))) > 1 << 26
+
+
+@pytest.mark.parametrize("codec", [0, S2])
+def test_find_by_time(kernel: Twin, codec: int) -> None:
+    def part(base: int, times: list[int]) -> bytes:
+        records = [kernel.Record(None, time, None, bytes(300)) for time in times]
+        return bytes(kernel.encode(records, 100, codec).place(base))
+
+    data = part(0, [10, 30, 20]) + part(3, [25]) + part(10, [40, 5, 40])
+
+    def find(timestamp: int, first: int = 0) -> Any:
+        return kernel.find_record_at_time(data, 0, len(data), timestamp, first)
+
+    assert find(-(1 << 63)) == (0, 10)
+    assert find(10) == (0, 10)
+    assert find(11) == (1, 30)
+    assert find(11, 2) == (2, 20)
+    assert find(21, 2) == (3, 25)
+    assert find(21, 4) == (10, 40)
+    assert find(31) == (10, 40)
+    assert find(31, 11) == (12, 40)
+    assert find(1, 11) == (11, 5)
+    assert find(41) is None
+    assert find(5, 13) is None
+
+
+def test_find_by_time_skips_by_the_header_alone(kernel: Twin) -> None:
+    damaged = batch(b"\xff" * 5, max_timestamp=10)
+    data = damaged + batch(bytes(5), base_offset=1, base_timestamp=20, max_timestamp=20)
+    assert kernel.find_record_at_time(data, 0, len(data), 11, 0) == (1, 20)
+
+
+def test_a_header_that_promises_too_much(kernel: Twin) -> None:
+    """A max timestamp that no record has is not an answer."""
+    data = batch(bytes(5), base_timestamp=5, max_timestamp=99)
+    assert kernel.find_record_at_time(data, 0, len(data), 50, 0) is None
+
+
+@pytest.mark.parametrize("codec", [0, S2, ZSTD])
+def test_first_headers(kernel: Twin, codec: int) -> None:
+    def part(base: int, *records: Any) -> bytes:
+        return bytes(kernel.encode(records, NOW + base, codec).place(base))
+
+    data = part(0, bytes(500), b"b")
+    data += part(2, (None, bytes(500), [("_p", b"1"), ("_s", b"2")]), (b"", b"", {"x": b""}))
+    data += part(9, bytes(500), (None, None, {"x": b"y"}))
+    assert kernel.first_headers(data, 0, len(data)) == [
+        (0, 2, NOW, None),
+        (2, 2, NOW + 2, [("_p", b"1"), ("_s", b"2")]),
+        (9, 2, NOW + 9, {}),
+    ]
+
+
+def test_first_headers_looks_where_the_flags_say_so(kernel: Twin) -> None:
+    data = batch(b"\xff" * 5, flags=0x06)
+    assert kernel.first_headers(data, 0, len(data)) == [(0, 1, NOW, None)]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    times=st.lists(st.integers(-5, 5), min_size=20, max_size=20),
+    timestamp=st.integers(-6, 6),
+    first=st.integers(0, 25),
+)
+def test_find_by_time_is_a_scan(
+    kernel: Twin, sizes: list[int], times: list[int], timestamp: int, first: int
+) -> None:
+    base = 0
+    parts = []
+    for size in sizes:
+        records = [kernel.Record(timestamp=time) for time in times[base : base + size]]
+        parts.append(bytes(kernel.encode(records, 0).place(base)))
+        base += size
+    data = b"".join(parts)
+    scan = (
+        (record.offset, record.timestamp)
+        for record in kernel.decode(data, 0, len(data), first)
+        if record.timestamp >= timestamp
+    )
+    assert kernel.find_record_at_time(data, 0, len(data), timestamp, first) == next(scan, None)
