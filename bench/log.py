@@ -7,6 +7,7 @@ work in turns. docs/benchmarks.md explains how to read the table.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -65,6 +66,7 @@ def run(
 ) -> tuple[dict[str, Any], list[Row], float]:
     """Measure the chosen rows in a folder; what the figures depend on, the rows, the seconds."""
     began = time.monotonic()
+    seen = conditions(folder)
     setting = Setting(folder, sizes, with_peers)
     rows = []
     try:
@@ -72,14 +74,13 @@ def run(
             if only and key not in only:
                 continue
             progress(key)
-            row_began = time.monotonic()
+            row_began, load = time.monotonic(), os.getloadavg()[0]
             row = measure_row(setting)
-            row.seconds = time.monotonic() - row_began
+            row.seconds, row.load_average = time.monotonic() - row_began, load
             rows.append(row)
     finally:
         setting.close()
-    seen = {
-        **conditions(folder),
+    seen |= {
         "value_bytes": 256,
         "codec": "none",
         "rounds": sizes.rounds,
@@ -146,6 +147,11 @@ def main(
     seen["sizes"] = "quick" if quick else "full"
     if seen["file_system"] == "tmpfs":
         errors.print("this is memory, not a disk: the rows with sync mean nothing here (--dir)")
+    if seen["load_average"] > 1:
+        errors.print(
+            f"others were busy on this machine (load {seen['load_average']:.1f} at the start): "
+            "repeat it when it is quiet"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(document(seen, rows, seconds), indent=2) + "\n")
     show(seen, rows, Console(width=WIDTH))

@@ -91,19 +91,12 @@ def test_sizes(given: str | int, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "MiB", "big", "-1", "5 XB", "1e6", "5MiB more", -1, 1.5, True, None, [5], b"5"]
+    "given",
+    ["", "MiB", "big", "-1", "5 XB", "1e6", "5MiB more", "9" * 400, -1, 1.5, True, None, [5], b"5"],
 )
 def test_what_is_no_size(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"^segment_bytes: "):
         parse_size(given, "segment_bytes")
-
-
-def test_a_size_beyond_all_measure_is_no_crash() -> None:
-    for given in ("9" * 400, "9" * 400 + "TiB"):
-        try:
-            assert parse_size(given, "key") > 2**64
-        except ConfigError as error:
-            assert str(error).startswith("key: ")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from time import process_time
 from typing import Any
 
 from bench.peers import Peer, Session
@@ -136,6 +137,7 @@ def append_batches_async(setting: Setting) -> Row:
         Check("of LMDB nosync", line.speed_against(line.find("LMDB nosync")), 1.0),
         Check("p99 of a batch, ms", line.percentile(99) / 1e6, 10.0, at_least=False),
     ]
+    line.note_cpu()
     return _row(1, "append-async-batch", [line], batch=BATCH, flush="async", core=core)
 
 
@@ -146,16 +148,20 @@ def append_singles_async(setting: Setting) -> Row:
 
     def ours() -> Sample:
         with _new_log(setting, "async") as log:
+            used = process_time()
             seconds = time_all(log.append_one, cycle_of(payload.values, sizes.singles))
+            extra = {"cpu_seconds": process_time() - used}
             timed = time_each(log.append_one, cycle_of(payload.values, sizes.timed_singles))
-        return Sample(sizes.singles, seconds, timed.latencies)
+        return Sample(sizes.singles, seconds, timed.latencies, extra)
 
     def limit() -> Sample:
         with _raw(setting) as raw:
+            used = process_time()
             seconds = raw.time_writes(cycle_of(payload.encoded_values, sizes.singles))
+            extra = {"cpu_seconds": process_time() - used}
             items = cycle_of(payload.encoded_values, sizes.timed_singles)
             timed = time_each(raw.writer(), items)
-        return Sample(sizes.singles, seconds, timed.latencies)
+        return Sample(sizes.singles, seconds, timed.latencies, extra)
 
     contestants = [
         Contestant("tailrace", Role.OURS, ours),
@@ -170,6 +176,7 @@ def append_singles_async(setting: Setting) -> Row:
         Check("of os.write", line.speed_against(line.limit()), 0.40),
         Check("p99, ms", line.percentile(99) / 1e6, 1.0, at_least=False),
     ]
+    line.note_cpu()
     return _row(2, "append-async-single", [line], batch=1, flush="async", core=core)
 
 

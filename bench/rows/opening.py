@@ -36,14 +36,16 @@ def build(setting: Setting, folder: Path, size: int) -> int:
     """A log of about `size` bytes, closed cleanly; its end offset."""
     small = setting.sizes.last_segment_records
     with Log(folder, fs=SparseFileSystem()) as log:
-        for _ in range(max(size - small * 305, 0) // len(_ZEROS)):
+        left = max(size - small * 305, 0)
+        for _ in range(left // len(_ZEROS)):
             log.append_one(_ZEROS)
+        log.append_one(_ZEROS[: left % len(_ZEROS)])
         for value in cycle_of(setting.payload.values, small):
             log.append_one(value)
         end = log.end_offset
     with Log(folder, read_only=True) as log:  # is it really all there?
         assert log.end_offset == end
-        middle = end - small - 1
+        middle = end - small - 2
         if middle >= 0:
             assert next(log.read(middle, middle + 1)).value == _ZEROS
         assert next(log.read("last")).offset == end - 1

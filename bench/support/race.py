@@ -90,6 +90,11 @@ class Result:
     def values(self, unit: Unit) -> list[float]:
         return [unit.of(sample) for sample in self.samples]
 
+    def cpu_per_record(self) -> list[float]:
+        """Processor time of all our threads, in nanoseconds, by round; empty if not taken."""
+        seen = [(sample.extra.get("cpu_seconds"), sample.count) for sample in self.samples]
+        return [cpu / count * 1e9 for cpu, count in seen if cpu is not None]
+
     def latencies(self) -> array[int]:
         """Of all rounds together, in order of size."""
         return array("q", sorted(n for sample in self.samples for n in sample.latencies))
@@ -150,6 +155,14 @@ class Line:
         """The limit that counts: the first one."""
         return next((r for r in self.results if r.role is Role.LIMIT and r.samples), None)
 
+    def note_cpu(self) -> None:
+        """On a machine that others use too, the ratio of processor times is the steadier one."""
+        limit = self.limit()
+        ours, theirs = self.ours.cpu_per_record(), limit.cpu_per_record() if limit else []
+        if limit and ours and theirs:
+            ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=False))
+            self.notes.append(f"by processor time, {ratio:.0%} of {limit.name}")
+
     def percentile(self, percent: float) -> float:
         """Of our latencies, in nanoseconds."""
         return percentile(self.ours.latencies(), percent)
@@ -199,6 +212,8 @@ class Line:
             "records": [sample.count for sample in result.samples],
             "failure": result.failure,
         }
+        if cpu := result.cpu_per_record():
+            document["cpu_ns_per_record"] = statistics.median(cpu)
         latencies = result.latencies()
         if latencies:
             document |= {
@@ -219,6 +234,7 @@ class Row:
     lines: list[Line]
     conditions: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    load_average: float = 0.0  # when it began
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -227,6 +243,7 @@ class Row:
             "title": self.title,
             "conditions": self.conditions,
             "seconds": self.seconds,
+            "load_average": self.load_average,
             "lines": [line.as_json() for line in self.lines],
         }
 

@@ -113,7 +113,8 @@ def caption(conditions: dict[str, Any]) -> str:
     return (
         f"{conditions['date']}, tailrace {conditions['tailrace']}, {conditions['kernel']} kernel, "
         f"crc32c {conditions['crc32c']}, Python {conditions['python']}, {conditions['file_system']}"
-        f" on {conditions['device']}, {conditions['processor']} x{conditions['processors']}, "
+        f" on {conditions['device']}, {conditions['processor']} x{conditions['processors']} "
+        f"(load {conditions['load_average']:.1f} at the start), "
         f"{conditions['system']}, {conditions['rounds']} rounds. {conditions['explanation']}"
         + (f" Peers: {peers}." if peers else "")
     )

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tailrace import Corrupt, Log, Record
 from tailrace.log.fs import FileSystem
 from tailrace.log.sidefiles import Gap, Gaps
 from tests.crash.world import FOLDER
 
-__all__ = ["Oracle", "Scan", "Told", "scan"]
+__all__ = ["Oracle", "Scan", "Seen", "Told", "scan"]
 
 
 @dataclass(eq=False)
@@ -40,13 +41,28 @@ class Told:
         return range(base, base + len(self.records))
 
 
+class Seen(NamedTuple):
+    """A record that was read, and its facts, which are all there."""
+
+    offset: int
+    timestamp: int
+    value: bytes
+    record: Record
+
+    @classmethod
+    def of(cls, record: Record) -> Seen:
+        assert record.offset is not None
+        assert record.timestamp is not None
+        return cls(record.offset, record.timestamp, _value(record), record)
+
+
 @dataclass
 class Scan:
     """All that a log shows: its records, and the ranges it says are lost."""
 
     start: int
     end: int
-    records: list[Record]
+    records: list[Seen]
     lost: list[range]
 
     def missing(self) -> Iterator[range]:
@@ -71,21 +87,24 @@ class Scan:
 def scan(log: Log) -> Scan:
     """Read everything; where the log says `Corrupt`, go on where it says."""
     view = log._source.view()
-    position, records, lost = view.start, [], []
+    position = view.start
+    records: list[Seen] = []
+    lost: list[range] = []
     while True:
         try:
-            for record in log.read(position, view.end):
-                assert record.offset >= position, f"{record} comes after {position - 1}"
-                records.append(record)
-                position = record.offset + 1
+            for seen in map(Seen.of, log.read(position, view.end)):
+                assert seen.offset >= position, f"{seen.record} comes after {position - 1}"
+                records.append(seen)
+                position = seen.offset + 1
             return Scan(view.start, view.end, records, lost)
         except Corrupt as error:
-            first, after = error.first_offset, error.next_offset
-            assert first is not None, error
-            assert after is not None, error
-            assert position < after <= view.end, f"reading at {position} of {view}: {error}"
-            lost.append(range(first, after))
-            position = after
+            damage = error
+        first, after = damage.first_offset, damage.next_offset
+        assert first is not None, damage
+        assert after is not None, damage
+        assert position < after <= view.end, f"reading at {position} of {view}: {damage}"
+        lost.append(range(first, after))
+        position = after
 
 
 class Oracle:
@@ -139,10 +158,10 @@ class Oracle:
 
     def promise_visible(self, log: Log) -> None:
         """Everything that the log shows was just made durable."""
-        for record in scan(log).records:
-            told = self._by_value.get(_value(record))
-            assert told is not None, f"nobody appended {record}"
-            self.promise(told, record.offset - _index(told, _value(record)))
+        for seen in scan(log).records:
+            told = self._by_value.get(seen.value)
+            assert told is not None, f"nobody appended {seen.record}"
+            self.promise(told, seen.offset - _index(told, seen.value))
 
     def give_up(self, offsets: range) -> None:
         """These are damaged on purpose: the promise of them is off, as long as the log tells."""
@@ -202,26 +221,26 @@ class Oracle:
             self.start = start
 
     def _check_contents(self, found: Scan) -> None:
-        by_offset = {r.offset: r for r in found.records}
-        seen: set[bytes] = set()
-        for record in found.records:
-            value = _value(record)
+        there = {seen.offset for seen in found.records}
+        values: set[bytes] = set()
+        for offset, _, value, record in found.records:
             told = self._by_value.get(value)
             assert told is not None, f"nobody appended {record}"
-            assert value not in seen, f"{record} is there twice"
-            seen.add(value)
+            assert value not in values, f"{record} is there twice"
+            values.add(value)
             index = _index(told, value)
-            base = record.offset - index
+            base = offset - index
             assert base in told.bases, (
                 f"{record} was appended at {sorted(b + index for b in told.bases)}"
             )
             assert not told.refused, f"{record} was said not to be written"
             _check_equal(record, told.records[index])
-            for offset in told.offsets(base):
-                whole = offset in by_offset or offset < found.start or found.is_lost(offset)
-                whole = whole or offset >= found.end
-                assert whole, f"{record} is there, and {offset} of the same batch is not"
-            self._take(record.offset, value)
+            for other in told.offsets(base):
+                beyond = not found.start <= other < found.end
+                assert other in there or beyond or found.is_lost(other), (
+                    f"{record} is there, and {other} of the same batch is not"
+                )
+            self._take(offset, value)
 
     def _check_promises(self, found: Scan, damaged: Sequence[range]) -> None:
         there = {r.offset for r in found.records}

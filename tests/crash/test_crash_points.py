@@ -1,10 +1,12 @@
 """The process ends before or after any one call that a deed makes; a kill or a power cut follows.
 
-The deeds are in `workloads`: a first append, rolls, a clean close, every kind of recovery, deletion.
+The deeds are in `workloads`: first appends, rolls, a clean close, all kinds of recovery, deletion.
 After each crash the log is opened, checked, written to, lost again, and opened once more.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 
@@ -12,7 +14,6 @@ from tailrace.testing import Call, Crash, FaultyFileSystem, ShortWrite, Simulate
 from tests.crash.oracle import Oracle
 from tests.crash.workloads import WORKLOADS, Workload, append
 from tests.crash.world import calls_of, fates, observe, open_log, run_until_crash, side
-
 
 # A crash before a call that only reads is the same as one before the next that writes.
 WRITING = {"pwrite", "truncate", "sync", "rename", "unlink", "make_dirs", "sync_dir", "open"}
@@ -34,7 +35,7 @@ def test_crash_at_every_call(workload: Workload) -> None:
         disk = past.clone()
         oracle = memory.on(disk)
         fs = FaultyFileSystem(disk, at(n, fault))
-        assert run_until_crash(lambda fs=fs, oracle=oracle: workload.do(fs, oracle))
+        assert run_until_crash(partial(workload.do, fs, oracle))
         for name, fate in fates([n]):
             try:
                 survivor = disk.clone()

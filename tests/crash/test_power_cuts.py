@@ -13,7 +13,8 @@ from tailrace import kernel
 from tests.crash.campaign import Campaign
 
 BLOCKS = 8  # so that several processes can share the work
-SEEDS = int(os.environ.get("TAILRACE_SEEDS", 3000 if kernel.IMPLEMENTATION == "compiled" else 1000))
+USUAL = "2400" if kernel.IMPLEMENTATION == "compiled" else "1200"
+SEEDS = int(os.environ.get("TAILRACE_SEEDS", USUAL))
 LONG = 20 * SEEDS
 
 

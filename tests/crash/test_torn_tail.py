@@ -1,4 +1,4 @@
-"""A write that did not finish: whatever is behind the last whole batch is cut off, and only that."""
+"""A write that did not finish: what is behind the last whole batch is cut off, and only that."""
 
 from __future__ import annotations
 

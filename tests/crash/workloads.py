@@ -6,6 +6,7 @@ was promised, so that whatever the fault leaves can be checked.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from tests.crash.world import (
     reboot,
     run_until_crash,
     settle,
+    side,
 )
 
 Deed = Callable[[FileSystem, Oracle], object]
@@ -174,6 +176,35 @@ def half_rolled(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
     assert run_until_crash(lambda: append_batch(log, oracle, make_batch(9)))
 
 
+def everything(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
+    """Every side file there is: a start, producers, a gap, and the leftover of a replacement."""
+    log = some_segments(disk, oracle, mode)
+    append(log, oracle, producer="q", sequence=1)
+    truncate(disk, oracle, log)
+    log.close()
+    damaged_last = open_log(disk)
+    append(damaged_last, oracle)
+    flush(damaged_last, oracle)
+    disk.kill()
+    batch = placed_batches(disk)[-1]
+    flip(disk, batch.path, batch.start + 20)
+    oracle.give_up(batch.offsets)
+    open_log(disk).close()
+    disk.put(side("clean.tmp"), b"half of a mark")
+
+
+def many_seals(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
+    """So many segments came and went that the file of seals is to be written anew."""
+    log = open_log(disk, flush=mode, segment_bytes=1)
+    for _ in range(70):
+        log.append_one(b"x")
+    log.truncate_before(70)
+    log.vacuum()
+    oracle.truncate(70)
+    append(log, oracle)
+    log.close()
+
+
 # --- deeds ----------------------------------------------------------------------------------
 
 
@@ -207,8 +238,8 @@ def append_and_close(fs: FileSystem, oracle: Oracle) -> None:
     log.close()
 
 
-def truncate(fs: FileSystem, oracle: Oracle) -> None:
-    log = open_log(fs)
+def truncate(fs: FileSystem, oracle: Oracle, log: Log | None = None) -> None:
+    log = log or open_log(fs)
     for offset in (3, 7):
         oracle.allow_start(offset)
         log.truncate_before(offset)
@@ -245,8 +276,16 @@ def vacuum_everything(fs: FileSystem, oracle: Oracle) -> None:
 
 def append_once(fs: FileSystem, oracle: Oracle) -> None:
     log = open_log(fs, segment_bytes=150)
-    for sequence in range(4):
+    for sequence in range(2):
         append(log, oracle, producer="p", sequence=sequence)
+
+
+def fail_to_flush(fs: FileSystem, oracle: Oracle) -> None:
+    """The log is told that a sync failed, and writes that down."""
+    log = open_log(fs)
+    append(log, oracle, wait=False)
+    log._writing().committer.poison(OSError(errno.EIO, "an error of the disk"))
+    log.close()
 
 
 def workloads() -> Iterator[Workload]:
@@ -266,6 +305,9 @@ def workloads() -> Iterator[Workload]:
         yield Workload("vacuum by retention", mode, some_segments, vacuum_by_retention)
         yield Workload("vacuum everything", mode, some_segments, vacuum_everything)
         yield Workload("append once", mode, some_segments, append_once)
+    yield Workload("recover with everything", "sync", everything, append_and_close)
+    yield Workload("write the seals anew", "sync", many_seals, open_and_append)
+    yield Workload("fail to flush", "sync", some_segments, fail_to_flush)
     yield Workload("first life", "none", nothing, begin("none"))
     yield Workload("close", "none", some_segments, append_and_close)
 

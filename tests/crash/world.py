@@ -104,8 +104,13 @@ def record(text: str, *, timestamp: int | None = None, key: str | None = None) -
     return Record(timestamp=timestamp, key=key, value=text.encode())
 
 
-def values(records: Iterable[Record]) -> list[bytes | None]:
-    return [r.value for r in records]
+def offsets(records: Iterable[Record]) -> list[int]:
+    """The offsets of records that were read, which all have one."""
+    found = []
+    for read in records:
+        assert read.offset is not None
+        found.append(read.offset)
+    return found
 
 
 # --- disks ----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -28,11 +27,11 @@ def twins() -> tuple[Twin, Twin]:
 
 
 @pytest.fixture
-def arrow(kernel: Twin, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def arrow(kernel: Twin, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """`tailrace.kernel.arrow` on top of the twin."""
     pytest.importorskip("pyarrow")
     from tailrace.kernel import arrow
 
     monkeypatch.setattr(tailrace.kernel, "columns", kernel.modules[-1])
     monkeypatch.setattr(tailrace.kernel, "inflate", kernel.inflate)
-    yield arrow
+    return arrow

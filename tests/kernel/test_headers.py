@@ -114,7 +114,9 @@ def test_equality() -> None:
 def test_empty() -> None:
     assert not EMPTY
     assert Headers.of(None) is EMPTY
-    assert Headers() == EMPTY == {} == ()
+    assert Headers() == EMPTY
+    assert EMPTY == {}
+    assert EMPTY == ()
     assert Headers.of(EMPTY) is EMPTY
     assert Headers.of({"a": "b"}) == {"a": b"b"}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tailrace import Log, Record
+from tailrace import Log, Receipt, Record
 from tailrace.log.options import LogOptions
 from tailrace.log.scan import Facts, scan
 from tailrace.log.segments import Catalog, list_segments, segment_path
@@ -49,6 +49,11 @@ def fill(log: Log, count: int, *, size: int = 10, first: int = 0) -> None:
     for number in range(first, first + count):
         log.append_one(b"%0*d" % (size, number))
     log.flush()
+
+
+def pending(receipt: Receipt) -> bool:
+    """Not done. (A type checker would take the `done` of a moment ago for that of now.)"""
+    return not receipt.done
 
 
 def bases(path: Path) -> list[int]:

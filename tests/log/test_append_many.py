@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tailrace import Closed, Log, NotWritten
+from tailrace import Closed, Log, NotWritten, Record
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Fail, FaultyFileSystem, on
 from tests.log.conftest import OpenLog
-from tests.log.helpers import values
+from tests.log.helpers import pending, values
 
 
 def test_few_records_are_one_batch(log: Log) -> None:
@@ -44,7 +45,7 @@ def test_split_by_bytes(open_log: OpenLog) -> None:
 def test_the_receipt_waits_for_the_last_batch(open_log: OpenLog) -> None:
     log = open_log(max_batch_bytes=1_000)
     receipt = log.append_many([bytes(400)] * 10)
-    assert not receipt.done
+    assert pending(receipt)
     assert log.durable_offset == 0
     assert receipt.wait() is receipt
     assert receipt.done
@@ -107,3 +108,30 @@ def test_on_a_closed_log(log: Log) -> None:
     log.close()
     with pytest.raises(Closed):
         log.append_many([b"x"])
+
+
+@pytest.mark.parametrize("given", ["text", b"bytes", bytearray(b"bytes"), memoryview(b"bytes")])
+def test_one_value_is_not_many(log: Log, given: Any) -> None:
+    with pytest.raises(TypeError, match="put it in a list"):
+        log.append_many(given)
+    assert log.end_offset == 0
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(value=b"v", headers={"h": b"x" * 300}),
+        (b"k", b"v", {"h": "x" * 300}),
+        "ü" * 150,
+        ("ü" * 80, "ü" * 80),
+        bytearray(300),
+        None,
+    ],
+    ids=["headers", "tuple", "text", "pair", "bytearray", "null"],
+)
+def test_records_that_are_larger_than_they_look(open_log: OpenLog, record: object) -> None:
+    log = open_log(max_batch_bytes=1_000, flush="async", upkeep=False)
+    receipt = log.append_many([record] * 40)
+    assert (receipt.offset, receipt.count, receipt.end_offset) == (0, 40, 40)
+    assert len(list(log.read())) == 40
+    assert all(len(batch.data) <= 1_044 for batch in log.read_batches())

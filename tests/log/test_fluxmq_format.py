@@ -168,11 +168,13 @@ def test_indexes_round_trip() -> None:
         offsets.observe(7 + n, 20 * n, 20)
         times.observe(7 + n, T0 + 3 * n)
     again = OffsetIndex.from_bytes(offsets.to_bytes(), 7)
-    assert again is not None and again.entries() == offsets.entries()
+    assert again is not None
+    assert again.entries() == offsets.entries()
     assert again.to_bytes() == offsets.to_bytes()
     assert again.interval == 10
     later = TimeIndex.from_bytes(times.to_bytes(), 7, 5)
-    assert later is not None and later.entries() == times.entries()
+    assert later is not None
+    assert later.entries() == times.entries()
     assert later.to_bytes() == times.to_bytes()
     assert later.next_timestamp == times.next_timestamp
     assert (len(again), len(later)) == (50, 25)
@@ -182,7 +184,8 @@ def test_an_interval_of_zero_is_the_default_one() -> None:
     data = bytearray(OffsetIndex(0, 77).to_bytes())
     data[17:21] = bytes(4)
     index = OffsetIndex.from_bytes(bytes(data), 0)
-    assert index is not None and index.interval == 4096
+    assert index is not None
+    assert index.interval == 4096
 
 
 # --- .tix ---------------------------------------------------------------------------------------

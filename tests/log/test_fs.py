@@ -79,9 +79,9 @@ def test_files(tmp_path: Path) -> None:
     assert file.size() == 5
     file.close()
     file.close()
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="Bad file descriptor"):
         file.size()
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="Bad file descriptor"):
         FS.open(path).pwrite(b"x", 0)
 
 

@@ -44,7 +44,7 @@ def test_a_read_in_a_gap_goes_on_behind_it(
             assert offsets(log.read(start, end)) == expected
             rows = [n for b in log.read_arrow(start, end) for n in b.column("offset").to_pylist()]
             assert rows == expected
-            covering = [b for b in log.read_batches(start, end)]
+            covering = list(log.read_batches(start, end))
             assert all(b.base_offset < end and b.base_offset + b.count > start for b in covering)
 
 
@@ -95,13 +95,15 @@ def test_damage_is_never_passed_in_silence(open_log: OpenLog, path: Path) -> Non
     reader = log.read()
     assert [next(reader).offset for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(
-        Corrupt, match="offsets 4 to 4 cannot be read. Go on reading at 5"
+        Corrupt, match=r"offsets 4 to 4 cannot be read. Go on reading at 5"
     ) as caught:
         next(reader)
     error = caught.value
     assert (error.first_offset, error.next_offset) == (4, 5)
     assert error.path == str(segment(path, 0))
-    assert error.position is not None and error.position > 0
+    assert error.position is not None
+    assert error.position > 0
+    assert error.next_offset is not None
     assert offsets(log.read(error.next_offset)) == [5, 6, 7, 8, 9]
     assert offsets(log.read(0, 4)) == [0, 1, 2, 3]  # the damage was not asked for
     for read in (log.read_batches, log.read_arrow):
@@ -173,6 +175,6 @@ def test_batches_of_a_newer_format_are_refused(open_log: OpenLog, path: Path) ->
     data = bytearray(batch(0, T0))
     data[25] = 2
     segment(path, 0).write_bytes(data)
-    with pytest.raises(ConfigError, match="has batches of format 2; .* upgrade tailrace"):
+    with pytest.raises(ConfigError, match=r"has batches of format 2; .* upgrade tailrace"):
         open_log()
     assert segment(path, 0).read_bytes() == data

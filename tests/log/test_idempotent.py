@@ -1,7 +1,8 @@
-"""Idempotent append: a repeated sequence gives back the first receipt, whatever happened between."""
+"""Idempotent append: a repeated sequence gives back the first receipt, whatever happened."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -276,7 +277,8 @@ def test_deleted_batches_are_remembered_by_the_snapshot(open_log: OpenLog) -> No
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ms = 1_700_000_000_000
-        monkeypatch.setattr(log_module, "time_ns", lambda: self.now_ms * 1_000_000)
+        for module in (log_module, time):  # one imports the function, the other the module
+            monkeypatch.setattr(module, "time_ns", lambda: self.now_ms * 1_000_000)
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
@@ -305,7 +307,8 @@ def test_producers_are_forgotten_while_the_log_stays_open(
     for n in range(50):
         log.append([b"x"], producer=f"p{n}", sequence=0)
         clock.now_ms += DAY
-    assert log._writer is not None and log._writer._producers is not None
+    assert log._writer is not None
+    assert log._writer._producers is not None
     assert len(log._writer._producers) < 50
 
 

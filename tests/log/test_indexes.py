@@ -5,10 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace import Log
+from tailrace.log.fs import OsFileSystem
+from tailrace.log.options import LogOptions
+from tailrace.log.segments import Catalog, list_segments
 from tests.log import fluxmq
 from tests.log.conftest import OpenLog
 from tests.log.helpers import (
@@ -23,7 +27,11 @@ from tests.log.helpers import (
     tree,
 )
 
-OPTIONS = {"segment_bytes": 600, "index_interval": 150, "time_index_interval": "5ms"}
+OPTIONS: dict[str, Any] = {
+    "segment_bytes": 600,
+    "index_interval": 150,
+    "time_index_interval": "5ms",
+}
 
 
 @pytest.fixture
@@ -164,6 +172,24 @@ def test_damaged_seals(
 ) -> None:
     for entry in range(side_file(path, "seals").stat().st_size // 76):
         flip(side_file(path, "seals"), 76 * entry + position)
+    with open_log(**OPTIONS) as log:
+        check(log)
+
+
+@pytest.mark.parametrize("wrong", [1, -1, 44, 10_000])
+def test_an_index_that_lies(
+    open_log: OpenLog, path: Path, indexed: dict[str, bytes], wrong: int
+) -> None:
+    """Its positions are wrong, and the seal says that they are right: it costs time, no more."""
+    catalog = Catalog(OsFileSystem(), str(path), LogOptions.parse(**OPTIONS), read_only=False)
+    extents = list_segments(OsFileSystem(), str(path)).extents
+    catalog.seals.load({extent.base for extent in extents})
+    for extent in extents:
+        facts = catalog.facts(extent)
+        for i in range(1, len(facts.offsets)):
+            facts.offsets._positions[i] += wrong
+        catalog.save(facts)
+    catalog.close()
     with open_log(**OPTIONS) as log:
         check(log)
 

@@ -48,7 +48,7 @@ def test_a_relative_path_is_the_one_of_the_moment(
 
 def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="file"):
         Log(tmp_path / "file")
 
 
@@ -61,9 +61,13 @@ def test_the_context_manager_closes(path: Path) -> None:
 
 
 def test_the_context_manager_closes_after_an_error(path: Path) -> None:
-    with pytest.raises(LookupError), Log(path) as log:
-        log.append([b"x"])
-        raise LookupError
+    def fail(log: Log) -> None:
+        with log:
+            log.append([b"x"])
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail(Log(path))
     with Log(path) as log:
         assert values(log.read()) == [b"x"]  # close flushed it
 
@@ -236,7 +240,8 @@ def test_read_only_is_right_after_the_writer_closed(open_log: OpenLog) -> None:
         reader = open_log(read_only=True)
     assert offsets(reader.read()) == [0, 1, 2, 3, 4]
     assert repr(reader).endswith("sync, 0..5)")
-    assert reader.read_only and reader.flush_mode == "sync"
+    assert reader.read_only
+    assert reader.flush_mode == "sync"
 
 
 SEE = """

@@ -72,7 +72,8 @@ def test_a_process_that_is_killed_leaves_no_lock(path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as other:
-        assert other.stdout is not None and other.stdout.readline() == "ready\n"
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
         with pytest.raises(Locked, match=f"pid {other.pid} on .* since 2"):
             Log(path)
         other.kill()

@@ -88,13 +88,13 @@ def test_the_cache_itself(open_log: OpenLog, path: Path) -> None:
         assert first.size() > 0
         with files.use(paths[0]) as fresh:
             assert fresh is not first
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="Bad file descriptor"):
         first.size()
     files.forget("not here")
     with files.use(paths[1]) as used:
         files.close()
         assert used.size() > 0
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="Bad file descriptor"):
         used.size()
     with pytest.raises(Closed), files.use(paths[1]):
         pass

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace import Batch, Log, OffsetOutOfRange, Record
+from tailrace.log.tail import Tail
 from tests.log.conftest import OpenLog
 from tests.log.helpers import T0, at, bases, fill, in_threads, offsets, values
 
@@ -99,9 +100,9 @@ def test_a_start_and_a_timestamp_exclude_each_other(segmented: Log) -> None:
 def test_an_empty_log(log: Log) -> None:
     assert (log.start_offset, log.end_offset, log.durable_offset) == (0, 0, 0)
     for start in ("first", "last", "next", 0):
-        assert list(log.read(start)) == []  # type: ignore[arg-type]
-        assert list(log.read_batches(start)) == []  # type: ignore[arg-type]
-        assert list(log.read_arrow(start)) == []  # type: ignore[arg-type]
+        assert list(log.read(start)) == []
+        assert list(log.read_batches(start)) == []
+        assert list(log.read_arrow(start)) == []
     assert log.offset_at(0) == 0
     with pytest.raises(OffsetOutOfRange, match="the log is empty") as caught:
         log.read(1)
@@ -223,3 +224,51 @@ def test_threads_share_one_handle_for_reading(segmented: Log) -> None:
             assert offsets(segmented.read(start)) == list(range(start, 60))
 
     in_threads(4, work)
+
+
+@pytest.mark.parametrize("flush", ["sync", "async", "none"])
+def test_a_view_is_of_one_moment(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    """An append between the two looks that a view takes is in it, or is not."""
+    log = open_log(flush=flush, upkeep=False)
+    fill(log, 3)
+    look = Tail.extents
+
+    def append_after(tail: Tail) -> Any:
+        found = look(tail)
+        log.append([b"meanwhile"])
+        return found
+
+    monkeypatch.setattr(Tail, "extents", append_after)
+    for _ in range(3):
+        found = offsets(log.read())
+        assert len(found) >= 3
+        assert found == list(range(len(found)))
+
+
+@pytest.mark.parametrize("flush", ["sync", "async", "none"])
+def test_a_view_while_two_rolls_happen(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    log = open_log(flush=flush, upkeep=False, segment_bytes=1)
+    fill(log, 3)
+    armed = False
+
+    def get(tail: Tail) -> Any:
+        nonlocal armed
+        if armed:
+            armed = False
+            for _ in range(2):
+                log.append([b"meanwhile"]).wait()
+        return vars(tail)["sealed"]
+
+    def put(tail: Tail, sealed: Any) -> None:
+        vars(tail)["sealed"] = sealed
+
+    monkeypatch.setattr(Tail, "sealed", property(get, put), raising=False)
+    for _ in range(3):
+        armed = True
+        found = offsets(log.read())
+        assert len(found) >= 3
+        assert found == list(range(len(found)))

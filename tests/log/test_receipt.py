@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from tailrace import Log
+from tailrace import Log, NotWritten, OutcomeUnknown
+from tailrace.log.commit import _Waiter
 from tailrace.log.fs import OsFileSystem
-from tailrace.testing import FaultyFileSystem, Range, RecordingFileSystem, assert_durable
+from tailrace.testing import (
+    Fail,
+    FaultyFileSystem,
+    Range,
+    RecordingFileSystem,
+    assert_durable,
+    on,
+)
 from tests.log.conftest import OpenLog, our_threads
-from tests.log.helpers import WAIT, Gate, eventually, in_threads, segment, segment_syncs, values
+from tests.log.helpers import (
+    WAIT,
+    Gate,
+    eventually,
+    in_threads,
+    pending,
+    segment,
+    segment_syncs,
+    values,
+)
 
 
 def test_a_receipt_is_pending_until_waited_for(log: Log) -> None:
     receipt = log.append([b"1", b"2"])
-    assert not receipt.done
+    assert pending(receipt)
     assert log.durable_offset == 0
     assert receipt.wait() is receipt
     assert receipt.done
@@ -138,7 +161,8 @@ def test_a_late_append_takes_the_next_flush(path: Path) -> None:
         gate.open()
         flusher.join(WAIT)
         waiter.join(WAIT)
-        assert early.done and late.done
+        assert early.done
+        assert late.done
         assert segment_syncs(fs) == before + 1
 
 
@@ -154,7 +178,7 @@ def test_a_time_out_leaves_the_append_alone(path: Path) -> None:
         for timeout in (0, 0.01, -1):
             with pytest.raises(TimeoutError, match="offset 1 is not durable yet"):
                 receipt.wait(timeout)
-        assert not receipt.done
+        assert pending(receipt)
         gate.open()
         flusher.join(WAIT)
         assert receipt.wait(WAIT).done
@@ -180,7 +204,8 @@ def test_a_turn_that_nobody_takes_goes_to_the_next(path: Path) -> None:
         for thread in (flusher, *waiters):
             thread.join(WAIT)
             assert not thread.is_alive()
-        assert hasty.done and patient.done
+        assert hasty.done
+        assert patient.done
 
 
 def test_threads_that_append_and_wait_all_get_through(open_log: OpenLog) -> None:
@@ -217,3 +242,84 @@ def test_close_waits_for_a_flush_under_way(path: Path) -> None:
     assert receipt.done
     with Log(path) as log:
         assert values(log.read()) == [b"x"]
+
+
+def test_an_interrupted_wait_leaves_the_log_fine(path: Path) -> None:
+    """Ctrl-C while another thread flushes."""
+    fs, gate = FaultyFileSystem(OsFileSystem()), Gate()
+    with Log(path, fs=fs) as log, on_signal(KeyboardInterrupt):
+        fs.plan = gate
+        gate.shut()
+        flusher = threading.Thread(target=log.append([b"1"]).wait)
+        flusher.start()
+        assert gate.reached.wait(WAIT)
+        receipt = log.append([b"2"])
+        for timeout in (None, WAIT):
+            timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                receipt.wait(timeout)
+            timer.join(WAIT)
+        gate.open()
+        flusher.join(WAIT)
+        assert receipt.wait(WAIT).done
+        assert values(log.read()) == [b"1", b"2"]
+
+
+@contextmanager
+def on_signal(error: type[BaseException]) -> Iterator[None]:
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_turn_that_comes_too_late_goes_to_the_next(log: Log) -> None:
+    """Who gave up may have been chosen to flush in the same moment."""
+    assert log._writer is not None
+    committer = log._writer.committer
+    late, next_one = _Waiter(5, threading.Lock()), _Waiter(6, threading.Lock())
+    assert next_one.turn.acquire()
+    committer._waiters.append(next_one)
+    committer._leave(late)  # it is not in the list any more: it was chosen
+    assert next_one.turn.acquire(blocking=False)
+    assert not committer._waiters
+
+
+def test_a_watermark_that_cannot_be_written_is_no_failure(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fs = FaultyFileSystem(OsFileSystem())
+    with Log(path, fs=fs) as log:
+        fs.plan = on("pwrite", Fail(errno.ENOSPC), path="*watermark")
+        assert log.append([b"1"]).wait().done  # the records are on the disk
+        assert "cannot write the watermark" in caplog.text
+        assert values(log.read()) == [b"1"]
+        log.append([b"2"]).wait()
+    with Log(path) as log:
+        assert values(log.read()) == [b"1", b"2"]
+
+
+def test_a_flush_that_failed_is_told_to_everybody(path: Path) -> None:
+    fs = FaultyFileSystem(OsFileSystem())
+    log = Log(path, fs=fs)
+    log.append([b"durable"]).wait()
+    fs.plan = on("sync", Fail(errno.EIO), path="*.seg")
+    receipt = log.append([b"lost?"])
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown, match="Reopen the log, and repeat the append"):
+            receipt.wait()
+    assert pending(receipt)
+    with pytest.raises(OutcomeUnknown):
+        log.flush()
+    with pytest.raises(NotWritten, match="nothing can be appended; reopen the log"):
+        log.append([b"more"])
+    assert values(log.read()) == [b"durable"]  # readers go on
+    log.close()
+    with Log(path) as log:
+        assert values(log.read(0, 1)) == [b"durable"]
+        assert log.append([b"again"]).wait().offset >= 2  # no offset twice

@@ -14,7 +14,7 @@ from tailrace import Log, OutcomeUnknown, Receipt
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Fail, FaultyFileSystem, on
 from tests.log.conftest import OpenLog, our_threads
-from tests.log.helpers import WAIT, Gate, at, in_threads, segment_syncs, values
+from tests.log.helpers import WAIT, Gate, at, in_threads, pending, segment_syncs, values
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -29,7 +29,7 @@ async def wait_for(receipt: Receipt) -> Receipt:
 def test_await_is_wait(log: Log) -> None:
     async def work() -> None:
         receipt = log.append([b"x"])
-        assert not receipt.done
+        assert pending(receipt)
         assert await receipt is receipt
         assert receipt.done
         assert await receipt is receipt  # again, at once

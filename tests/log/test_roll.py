@@ -23,6 +23,7 @@ from tests.log.helpers import (
     fill,
     forget_clean_close,
     offsets,
+    pending,
     segment,
     values,
 )
@@ -221,8 +222,10 @@ def test_the_old_segment_is_synced_before_the_new_one_takes_a_record(path: Path)
         names = find(
             fs.trace, "sync_dir", path, after=find(fs.trace, "create", segment(path, base))
         )
-        assert sync.ended is not None and sync.ended < first_write.began
-        assert names.ended is not None and names.ended < first_write.began
+        assert sync.ended is not None
+        assert sync.ended < first_write.began
+        assert names.ended is not None
+        assert names.ended < first_write.began
 
 
 def is_at(event: Event, op: str, path: Path) -> bool:
@@ -237,10 +240,10 @@ def find(trace: list[Event], op: str, path: Path, after: Event | None = None) ->
 def test_an_append_that_rolls_makes_what_was_before_durable(open_log: OpenLog) -> None:
     log = open_log(segment_bytes=150)
     first = log.append([bytes(80)])
-    assert not first.done
+    assert pending(first)
     second = log.append([bytes(80)])
     assert first.done
-    assert not second.done
+    assert pending(second)
     assert offsets(log.read()) == [0]
 
 
@@ -263,7 +266,7 @@ def test_a_segment_that_is_in_the_way(open_log: OpenLog, path: Path) -> None:
     log = open_log(segment_bytes=150)
     log.append([bytes(80)]).wait()
     segment(path, 1).write_bytes(b"somebody else's")
-    with pytest.raises(NotWritten, match="00000000000000000001.seg exists and is not empty"):
+    with pytest.raises(NotWritten, match=r"00000000000000000001.seg exists and is not empty"):
         log.append([bytes(80)])
     assert log.end_offset == 1
     assert segment(path, 1).read_bytes() == b"somebody else's"

@@ -14,6 +14,7 @@ from tailrace.log.sidefiles import (
     Gaps,
     Identity,
     Poison,
+    Reserved,
     Seal,
     Seals,
     Slots,
@@ -23,6 +24,7 @@ from tailrace.log.sidefiles import (
     load_checked_json,
     store_checked_json,
 )
+from tailrace.testing import SimulatedDisk
 from tests.log.conftest import OpenLog
 from tests.log.helpers import fill, flip, offsets, side_file
 
@@ -73,7 +75,7 @@ def test_a_newer_format_is_refused(path: Path, read_only: bool) -> None:
     document = {"format": 2, "what we cannot know": "yet"}
     store_checked_json(FS, str(side_file(path, "log.json")), document)
     before = side_file(path, "log.json").read_bytes()
-    with pytest.raises(ConfigError, match="is a log of format 2; .* upgrade tailrace"):
+    with pytest.raises(ConfigError, match=r"is a log of format 2; .* upgrade tailrace"):
         Log(path, read_only=read_only)
     assert side_file(path, "log.json").read_bytes() == before
 
@@ -166,12 +168,37 @@ def test_clean_marker(folder: str) -> None:
 
 
 def test_poison(folder: str) -> None:
-    assert Poison.load(FS, folder) is None
-    poison = Poison(7, 5, 1234, "[Errno 5] Input/output error")
+    mark = Watermark(7, 5, 1234, bytes(16))
+    assert Poison.load(FS, folder, mark) is None
+    poison = Poison(6, 4, 123, "[Errno 5] Input/output error")
     poison.store(FS, folder)
-    assert Poison.load(FS, folder) == poison
+    assert Poison.load(FS, folder, mark) == poison
     Poison.remove(FS, folder)
-    assert Poison.load(FS, folder) is None
+    assert Poison.load(FS, folder, None) is None
+
+
+def test_a_poison_that_cannot_be_read_still_is_one(folder: str, tmp_path: Path) -> None:
+    Poison(6, 4, 123, "why").store(FS, folder)
+    flip(tmp_path / ".tailrace" / "poisoned", 5)
+    found = Poison.load(FS, folder, Watermark(7, 5, 1234, bytes(16)))
+    assert found is not None
+    assert found[:3] == (7, 5, 1234)
+    assert Poison.load(FS, folder, None) is None  # nothing says how far to go back
+
+
+def test_reserved(folder: str) -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("log/.tailrace")
+    reserved = Reserved(disk, "log")
+    assert reserved.load() == 0
+    reserved.store(1_000)
+    assert reserved.offset == 1_000
+    reserved.close()
+    assert Reserved(disk, "log").load() == 0  # in the same boot nothing can be lost
+    disk.crash(1)
+    assert Reserved(disk, "log").load() == 1_000
+    disk.put("log/.tailrace/reserved", b"junk")
+    assert Reserved(disk, "log").load() == 0
 
 
 def seal(base: int, size: int = 100) -> Seal:

@@ -88,7 +88,7 @@ def test_a_failed_background_flush_is_told_and_blocks_the_next_append(
     fs.plan = on("sync", Fail(), path="*.seg")
     log.append([b"x"])
     eventually(lambda: any("flush of" in message for message in caplog.messages))
-    with pytest.raises(NotWritten, match="a flush failed .* reopen the log"):
+    with pytest.raises(NotWritten, match=r"a flush failed .* reopen the log"):
         log.append([b"y"])
     log.close()
     with Log(path) as log:

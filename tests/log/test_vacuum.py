@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from tailrace import Log, OffsetOutOfRange, VacuumReport
+from tailrace.log.fs import OsFileSystem
+from tailrace.testing import Call, FaultyFileSystem
 from tests.log.conftest import OpenLog, our_threads
 from tests.log.helpers import (
     DAY,
     HOUR,
+    T0,
     at,
     bases,
     eventually,
@@ -150,7 +153,7 @@ def test_reopened_after_everything_expired(open_log: OpenLog, path: Path, clean:
 
 
 def test_by_bytes_never_below_the_limit(open_log: OpenLog, path: Path) -> None:
-    log = one_per_segment(open_log, {}, [now()] * 6)
+    log = one_per_segment(open_log, {}, [T0] * 6)  # all of one size
     log.close()
     size = segment(path, 0).stat().st_size
     for limit, left in ((6 * size, 6), (5 * size + 1, 6), (5 * size, 5), (2 * size - 1, 2), (1, 1)):
@@ -244,6 +247,27 @@ def test_a_time_lookup_that_deletion_overtakes(open_log: OpenLog) -> None:
         log.vacuum()
         assert reader.offset_at(0) == 4
         assert log.offset_at(0) == 4
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_deletion_in_the_middle_of_a_look(path: Path, flush: str) -> None:
+    """Between the listing of the folder and the opening of a file, the file goes."""
+    with Log(path, flush=flush, segment_bytes=1, upkeep=False) as log:
+        for n in range(6):
+            log.append([at(1_000 + n)])
+        log.flush()
+        fs = FaultyFileSystem(OsFileSystem())
+        with Log(path, read_only=True, fs=fs) as reader:
+
+            def delete(call: Call) -> None:
+                if call.op == "open" and call.path.endswith(".seg"):
+                    fs.plan = None
+                    log.truncate_before(log.end_offset)
+                    log.vacuum()
+
+            fs.plan = delete
+            assert reader.offset_at(1_000) == 6
+            assert (reader.start_offset, list(reader.read())) == (6, [])
 
 
 def test_files_that_an_interrupted_vacuum_left_are_removed(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time
 from typing import Any, TypeVar
 
 from tailrace import __version__
@@ -55,7 +55,8 @@ READ_SIZE = 1 << 20  # large enough that the calls cost nothing, small enough fo
 @dataclass
 class Sample:
     """One run: so many records in so many seconds. `latencies` are of single operations, in
-    nanoseconds, where they were taken; `extra` holds what else was seen."""
+    nanoseconds, where they were taken; `extra` holds what else was seen, such as the processor's
+    time (`cpu_seconds`), which other programs disturb less than the clock's."""
 
     count: int
     seconds: float
@@ -89,6 +90,7 @@ def time_each(
     after `seconds` it ends early."""
     latencies = array("q")
     note, clock = latencies.append, perf_counter_ns
+    used = process_time()
     began = before = clock()
     until = began + seconds * 1e9
     for item in items:
@@ -98,7 +100,8 @@ def time_each(
         before = now
         if now > until:
             break
-    return Sample(len(latencies) * records, (before - began) / 1e9, latencies)
+    extra = {"cpu_seconds": process_time() - used}
+    return Sample(len(latencies) * records, (before - began) / 1e9, latencies, extra)
 
 
 def cycle_of(pool: Sequence[T], count: int) -> Iterable[T]:
@@ -243,6 +246,7 @@ def conditions(folder: Path) -> dict[str, Any]:
         "device": device,
         "processor": _processor(),
         "processors": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
     }

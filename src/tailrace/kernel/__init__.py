@@ -112,6 +112,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
     from tailrace.kernel.pure.records import Record
     from tailrace.kernel.pure.s2 import s2_decompress
 else:
+    from tailrace.kernel.compiled import columns
     from tailrace.kernel.compiled.codec import (
         Draft,
         batches,
@@ -127,5 +128,3 @@ else:
     from tailrace.kernel.compiled.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.compiled.records import Record
     from tailrace.kernel.compiled.s2 import s2_decompress
-
-    from tailrace.kernel.compiled import columns

@@ -22,7 +22,7 @@ from tailrace.kernel.shapes import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
     from typing_extensions import Buffer
 
 COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
@@ -31,24 +31,25 @@ _MAX_BYTES: Final = (1 << 31) - 1  # what 32-bit offsets can address
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
     """The schema of `decode_arrow`'s result."""
-    pa = _pyarrow()
-    header = pa.struct(
+    lib = _pyarrow()
+    header = lib.struct(
         [
-            pa.field("key", pa.string(), nullable=False),
-            pa.field("value", pa.binary(), nullable=False),
+            lib.field("key", lib.string(), nullable=False),
+            lib.field("value", lib.binary(), nullable=False),
         ]
     )
     fields = {
-        "offset": pa.field("offset", pa.int64(), nullable=False),
-        "timestamp": pa.field("timestamp", pa.int64(), nullable=False),
-        "key": pa.field("key", pa.binary()),
-        "value": pa.field("value", pa.binary()),
-        "headers": pa.field("headers", pa.list_(pa.field("item", header, nullable=False))),
+        "offset": lib.field("offset", lib.int64(), nullable=False),
+        "timestamp": lib.field("timestamp", lib.int64(), nullable=False),
+        "key": lib.field("key", lib.binary()),
+        "value": lib.field("value", lib.binary()),
+        "headers": lib.field("headers", lib.list_(lib.field("item", header, nullable=False))),
     }
     unknown = [name for name in columns if name not in fields]
     if unknown:
         raise ValueError(f"no such column: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
-    return pa.schema([fields[name] for name in columns])
+    found: pa.Schema = lib.schema([fields[name] for name in columns])
+    return found
 
 
 def decode_arrow(
@@ -63,7 +64,7 @@ def decode_arrow(
 
     A record without headers has an empty list; header names that are not UTF-8 get U+FFFD.
     """
-    pa = _pyarrow()
+    lib = _pyarrow()
     wanted = schema(columns)
     region = kernel.inflate(buf, start, stop)
     size = memoryview(region).nbytes
@@ -76,14 +77,14 @@ def decode_arrow(
         )
     rows = sizes.rows
     names = set(columns)
-    offset = pa.allocate_buffer(8 * rows) if "offset" in names else None
-    timestamp = pa.allocate_buffer(8 * rows) if "timestamp" in names else None
+    offset = lib.allocate_buffer(8 * rows) if "offset" in names else None
+    timestamp = lib.allocate_buffer(8 * rows) if "timestamp" in names else None
     key = _allocate(rows, sizes.null_keys, sizes.key_bytes) if "key" in names else None
     value = _allocate(rows, sizes.null_values, sizes.value_bytes) if "value" in names else None
     headers = None
     if "headers" in names:
         headers = HeadersOut(
-            pa.allocate_buffer(4 * (rows + 1)),
+            lib.allocate_buffer(4 * (rows + 1)),
             _allocate(sizes.headers, 0, sizes.name_bytes),
             _allocate(sizes.headers, 0, sizes.header_bytes),
         )
@@ -92,9 +93,9 @@ def decode_arrow(
 
     arrays: dict[str, Any] = {}
     if offset is not None:
-        arrays["offset"] = pa.Array.from_buffers(pa.int64(), rows, [None, offset], 0)
+        arrays["offset"] = lib.Array.from_buffers(lib.int64(), rows, [None, offset], 0)
     if timestamp is not None:
-        arrays["timestamp"] = pa.Array.from_buffers(pa.int64(), rows, [None, timestamp], 0)
+        arrays["timestamp"] = lib.Array.from_buffers(lib.int64(), rows, [None, timestamp], 0)
     if key is not None:
         arrays["key"] = _binary_array(rows, sizes.null_keys, key)
     if value is not None:
@@ -105,13 +106,17 @@ def decode_arrow(
             _as_text(_binary_array(sizes.headers, 0, headers.names)),
             _binary_array(sizes.headers, 0, headers.values),
         ]
-        pairs = pa.Array.from_buffers(item.value_type, sizes.headers, [None], 0, 0, children)
-        arrays["headers"] = pa.Array.from_buffers(
+        pairs = lib.Array.from_buffers(item.value_type, sizes.headers, [None], 0, 0, children)
+        arrays["headers"] = lib.Array.from_buffers(
             item, rows, [None, headers.offsets], 0, 0, [pairs]
         )
-    if not arrays:  # a count is an answer, too
-        return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
-    return pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=wanted)
+    batch: pa.RecordBatch
+    if arrays:
+        batch = lib.RecordBatch.from_arrays([arrays[name] for name in columns], schema=wanted)
+    else:  # a count is an answer, too
+        empty = lib.Array.from_buffers(lib.struct([]), rows, [None])
+        batch = lib.RecordBatch.from_struct_array(empty)
+    return batch
 
 
 def encode_arrow(
@@ -139,7 +144,7 @@ def plan_batches(batch: pa.RecordBatch, max_records: int, max_bytes: int) -> lis
 
 def _pyarrow() -> Any:
     try:
-        import pyarrow  # noqa: PLC0415 (an extra, and slow to import)
+        import pyarrow  # an extra, and slow to import
     except ImportError as error:
         raise ImportError("this needs pyarrow: pip install 'tailrace[arrow]'") from error
     return pyarrow
@@ -149,7 +154,7 @@ def _pyarrow() -> Any:
 
 
 def _rows(batch: pa.RecordBatch) -> Rows:
-    pa = _pyarrow()
+    lib = _pyarrow()
     names = batch.schema.names
     for name in names:
         if name not in COLUMNS or names.count(name) > 1:
@@ -163,36 +168,36 @@ def _rows(batch: pa.RecordBatch) -> Rows:
         batch.num_rows,
         _binary(columns["value"], "value"),
         _binary(columns["key"], "key") if "key" in names else None,
-        _integers(pa, columns["timestamp"]) if "timestamp" in names else None,
-        _header_lists(pa, columns["headers"]) if "headers" in names else None,
+        _integers(lib, columns["timestamp"]) if "timestamp" in names else None,
+        _header_lists(lib, columns["headers"]) if "headers" in names else None,
     )
 
 
-def _cast(array: pa.Array, wanted: pa.DataType, name: str, safe: bool = True) -> pa.Array:
-    pa = _pyarrow()
+def _cast(array: Any, wanted: Any, name: str, safe: bool = True) -> Any:
+    lib = _pyarrow()
     try:
         return array if array.type.equals(wanted) else array.cast(wanted, safe=safe)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except (lib.ArrowInvalid, lib.ArrowNotImplementedError, lib.ArrowTypeError) as error:
         raise TypeError(f"column {name!r} of type {array.type} is not {wanted}: {error}") from None
 
 
-def _buffer(buffer: pa.Buffer | None) -> Buffer:
+def _buffer(buffer: Buffer | None) -> Buffer:
     return b"" if buffer is None else buffer
 
 
-def _binary(array: pa.Array, name: str) -> Binary:
-    pa = _pyarrow()
-    types = pa.types
+def _binary(array: Any, name: str) -> Binary:
+    lib = _pyarrow()
+    types = lib.types
     if not (types.is_null(array.type) or _is_bytes(types, array.type)):
         raise TypeError(f"column {name!r} must be binary or string, not {array.type}")
-    array = _cast(array, pa.large_binary(), name)
+    array = _cast(array, lib.large_binary(), name)
     validity, offsets, data = array.buffers()
     if array.null_count == 0:
         validity = None
     return Binary(len(array), array.offset, validity, _buffer(offsets), _buffer(data))
 
 
-def _is_bytes(types: Any, kind: pa.DataType) -> bool:
+def _is_bytes(types: Any, kind: Any) -> bool:
     if types.is_dictionary(kind):
         kind = kind.value_type
     return bool(
@@ -206,23 +211,23 @@ def _is_bytes(types: Any, kind: pa.DataType) -> bool:
     )
 
 
-def _integers(pa: Any, array: pa.Array) -> Integers:
+def _integers(lib: Any, array: Any) -> Integers:
     kind = array.type
-    if pa.types.is_timestamp(kind):
+    if lib.types.is_timestamp(kind):
         # Milliseconds are the format's resolution: finer ones are cut off.
-        array = _cast(array, pa.timestamp("ms", kind.tz), "timestamp", safe=False)
-    elif not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        array = _cast(array, lib.timestamp("ms", kind.tz), "timestamp", safe=False)
+    elif not (lib.types.is_integer(kind) or lib.types.is_null(kind)):
         raise TypeError(f"column 'timestamp' must be int64 milliseconds or timestamp, not {kind}")
-    array = _cast(array, pa.int64(), "timestamp")
+    array = _cast(array, lib.int64(), "timestamp")
     validity, data = array.buffers()
     if array.null_count == 0:
         validity = None
     return Integers(len(array), array.offset, validity, _buffer(data))
 
 
-def _header_lists(pa: Any, array: pa.Array) -> HeaderLists | None:
+def _header_lists(lib: Any, array: Any) -> HeaderLists | None:
     kind = array.type
-    types = pa.types
+    types = lib.types
     if types.is_null(kind):
         return None
     if types.is_map(kind):
@@ -236,7 +241,7 @@ def _header_lists(pa: Any, array: pa.Array) -> HeaderLists | None:
             f"column 'headers' must be list<struct<key, value>> or map<string, binary>, not {kind}"
         )
     validity = array.buffers()[0] if array.null_count else None
-    offsets = _cast(array.offsets, pa.int64(), "headers")
+    offsets = _cast(array.offsets, lib.int64(), "headers")
     base = offsets[0].as_py()
     # Only what these rows refer to: a slice of a large array must not cost as much as all of it.
     pairs = array.values.slice(base, offsets[-1].as_py() - base).flatten()
@@ -249,23 +254,25 @@ def _header_lists(pa: Any, array: pa.Array) -> HeaderLists | None:
 
 
 def _allocate(rows: int, nulls: int, size: int) -> BinaryOut:
-    pa = _pyarrow()
+    lib = _pyarrow()
     return BinaryOut(
-        pa.allocate_buffer(rows + 7 >> 3) if nulls else None,
-        pa.allocate_buffer(4 * (rows + 1)),
-        pa.allocate_buffer(size),
+        lib.allocate_buffer(rows + 7 >> 3) if nulls else None,
+        lib.allocate_buffer(4 * (rows + 1)),
+        lib.allocate_buffer(size),
     )
 
 
-def _binary_array(rows: int, nulls: int, buffers: BinaryOut) -> pa.Array:
-    pa = _pyarrow()
-    return pa.Array.from_buffers(pa.binary(), rows, list(buffers), nulls)
+def _binary_array(rows: int, nulls: int, buffers: BinaryOut) -> Any:
+    lib = _pyarrow()
+    return lib.Array.from_buffers(lib.binary(), rows, list(buffers), nulls)
 
 
-def _as_text(names: pa.Array) -> pa.Array:
+def _as_text(names: Any) -> Any:
     """Header names as strings; Arrow's must be UTF-8, ours need not be."""
-    pa = _pyarrow()
+    lib = _pyarrow()
     try:
-        return names.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
+        return names.cast(lib.string())
+    except lib.ArrowInvalid:
+        return lib.array(
+            [name.decode(errors="replace") for name in names.to_pylist()], lib.string()
+        )

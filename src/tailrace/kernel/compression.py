@@ -71,7 +71,7 @@ def decompress(
 
 
 def _chosen_s2_decompress() -> S2Decompress:
-    from tailrace.kernel import s2_decompress  # noqa: PLC0415 (the kernel imports this module)
+    from tailrace.kernel import s2_decompress  # the kernel imports this module
 
     return s2_decompress
 

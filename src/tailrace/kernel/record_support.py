@@ -22,6 +22,6 @@ def describe(record: Any) -> str:
 
 def restore(*fields: Any) -> Any:
     """The chosen twin's Record: pickles name this function, so that either twin can load them."""
-    from tailrace.kernel import Record  # noqa: PLC0415 (the kernel imports this module)
+    from tailrace.kernel import Record  # the kernel imports this module
 
     return Record(*fields)

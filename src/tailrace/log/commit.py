@@ -118,21 +118,23 @@ class Committer:
         """Return when everything below `end_offset` is durable."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.durable < end_offset:
-            waiter = None
-            with self._lock:
-                if self.durable >= end_offset:
-                    return
-                self.check()
-                if self._flushing:
-                    waiter = _Waiter(end_offset, threading.Lock())
-                    waiter.turn.acquire()
-                    self._waiters.append(waiter)
-                else:
-                    self._flushing = True
-            if waiter is None:
+            if self._take_turn(end_offset, deadline):
                 self._flush()
-            else:
-                self._await_turn(waiter, deadline)
+
+    def _take_turn(self, end_offset: int, deadline: float | None = None) -> bool:
+        """True when the caller is to flush now. Otherwise it has waited until there was news."""
+        with self._lock:
+            if self.durable >= end_offset:
+                return False
+            self.check()
+            if not self._flushing:
+                self._flushing = True
+                return True
+            waiter = _Waiter(end_offset, threading.Lock())
+            waiter.turn.acquire()
+            self._waiters.append(waiter)
+        self._await_turn(waiter, deadline)
+        return False
 
     def _await_turn(self, waiter: _Waiter, deadline: float | None) -> None:
         try:
@@ -186,6 +188,12 @@ class Committer:
     def flush(self) -> None:
         """Make everything durable that is written now."""
         self.wait(self._written().end_offset)
+
+    def force(self) -> None:
+        """Sync the file even if it has no new records."""
+        while not self._take_turn(_EVERYTHING):
+            continue
+        self._flush()
 
     def _flush(self) -> None:
         """Do one flush, as the only one."""
@@ -274,7 +282,6 @@ class Committer:
         if self._flusher is not None:
             self._flusher.stop()
             self._flusher = None
-        self._watermark_file.close()
 
 
 _EVERYTHING = 1 << 64

@@ -17,9 +17,7 @@ from tailrace.kernel import (
     batches,
     decode,
     encode,
-    encode_one,
 )
-from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Receipt
 from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.log.observer import Observer
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Log"]
 
 Start = int | Literal["first", "last", "next"]
-
-_HEADER_SIZE = 44
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,6 @@ class Log:
         folder = self.path if fs is not None else os.path.abspath(self.path)
         fs = fs if fs is not None else OsFileSystem()
         self._codec = self.options.codec
-        self._max_batch_size = self.options.max_batch_bytes + _HEADER_SIZE
         self._writer: Writer | None = None
         self._source: Writer | Observer
         if read_only:
@@ -139,10 +134,7 @@ class Log:
         writer = self._writer
         if writer is None:
             writer = self._writing()
-        draft = encode_one(value, key, headers, timestamp, time_ns() // 1_000_000)
-        if draft.size > self._max_batch_size:
-            raise too_large(draft.size - _HEADER_SIZE, self.options.max_batch_bytes)
-        offset = writer.append(draft)
+        offset = writer.append_one(value, key, headers, timestamp, time_ns() // 1_000_000)
         return Receipt(offset, offset + 1, 1, self._committer)
 
     def append_many(self, records: Iterable[object]) -> Receipt:
@@ -263,11 +255,15 @@ class Log:
         for region in self._source.reader.regions(view, first, last):
             data = region.data
             try:
-                yield arrow.decode_arrow(data, 0, len(data), first, last, columns)
+                decoded = [arrow.decode_arrow(data, 0, len(data), first, last, columns)]
             except TooLarge:  # compressed so well that together they are too much
-                for info in batches(data, 0, len(data)):
-                    stop = info.position + info.size
-                    yield arrow.decode_arrow(data, info.position, stop, first, last, columns)
+                decoded = [
+                    arrow.decode_arrow(
+                        data, info.position, info.position + info.size, first, last, columns
+                    )
+                    for info in batches(data, 0, len(data))
+                ]
+            yield from (batch for batch in decoded if batch.num_rows)
 
     def offset_at(self, timestamp: int) -> int:
         """The first offset whose record is not older than `timestamp` (milliseconds); the end of

@@ -279,7 +279,7 @@ class _Examination:
             end,
             self._handed_out,
             found.start_offset,
-            Reserved(self._fs, found.folder).load(),
+            Reserved(self._fs, found.folder).load(cache_lost=found.poison is not None),
             *(gap.next for gap in self._recorded.all()),
         )
         if next_offset > max(end, found.start_offset):

@@ -227,13 +227,14 @@ class Reserved:
         self._boot_id = fs.boot_id()
         self.offset = 0  # what this boot has reserved
 
-    def load(self) -> int:
-        """The offset below which records may have been seen and lost."""
+    def load(self, *, cache_lost: bool = False) -> int:
+        """The offset below which records may have been seen and lost. In the same boot the page
+        cache has them all, unless it is known to have dropped some."""
         payload = self._slots.load()
         if payload is None or len(payload) != self.LAYOUT.size:
             return 0
         offset, boot_id = self.LAYOUT.unpack(payload)
-        return 0 if boot_id == self._boot_id else int(offset)
+        return int(offset) if cache_lost or boot_id != self._boot_id else 0
 
     def store(self, offset: int) -> None:
         self._slots.store(self.LAYOUT.pack(offset, self._boot_id), sync=True)

@@ -11,9 +11,12 @@ if that fails before the next append; nobody reads behind `end`, so nobody sees 
 from __future__ import annotations
 
 import contextlib
+import sys
+from typing import Any
 
-from tailrace.errors import Closed, NotWritten
-from tailrace.kernel import Draft
+from tailrace.errors import Closed, NotWritten, OutcomeUnknown
+from tailrace.kernel import HEADER_SIZE, Draft, encode_one
+from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Committer, Written
 from tailrace.log.fs import File, write_all
 from tailrace.log.index import IndexFile
@@ -21,6 +24,11 @@ from tailrace.log.options import RELATIVE_OFFSET_MAX, LogOptions
 from tailrace.log.scan import Facts
 from tailrace.log.segments import Catalog, Extent, segment_path
 from tailrace.log.sidefiles import Reserved
+
+if sys.version_info >= (3, 12):
+    from collections.abc import Buffer
+else:
+    from typing_extensions import Buffer
 
 __all__ = ["Tail"]
 
@@ -51,13 +59,15 @@ class Tail:
         self._options = options
         self._flushes = flushes
         self._reserved = reserved
+        self._max_batch_size = options.max_batch_bytes + HEADER_SIZE
         self.committer: Committer  # set by the log, which ties the two together
-        self.sealed = sealed
-        self._state: tuple[File, int, int, int]  # file, base, size, next offset: one assignment
+        # What others may look at any time is changed by one assignment: file, base, size and next
+        # offset of the active segment, and the segments before it.
+        self._state: tuple[File, int, int, int, tuple[Extent, ...]]
         self._index_due: int  # the size of the segment with which the next index entry comes
         self._closed = False
         self._unsettled = False
-        self._start(self._open_files(facts.base), facts)
+        self._start(self._open_files(facts.base), facts, sealed)
 
     # --- what others see --------------------------------------------------------------------
 
@@ -70,49 +80,69 @@ class Tail:
         return self._state[3]
 
     def written(self) -> Written:
-        return Written(*self._state)
+        return Written(*self._state[:4])
 
-    def extents(self) -> tuple[Extent, ...]:
-        """Every segment, the active one as far as it is written. A roll adds to `sealed` before
-        it changes the state, so reading them in this order misses nothing."""
-        _file, base, size, _next = self._state
-        sealed = self.sealed
-        if sealed and sealed[-1].base == base:
-            sealed = sealed[:-1]
-        return (*sealed, Extent(base, size))
+    def extents(self) -> tuple[tuple[Extent, ...], int]:
+        """Every segment, the active one as far as it is written, and the end offset then."""
+        _file, base, size, next_offset, sealed = self._state
+        return (*sealed, Extent(base, size)), next_offset
+
+    def drop(self, count: int) -> None:
+        """Forget the first segments, whose files are about to go."""
+        file, base, size, next_offset, sealed = self._state
+        self._state = (file, base, size, next_offset, sealed[count:])
 
     # --- append -----------------------------------------------------------------------------
 
     def append(self, draft: Draft) -> int:
         """Write the batch and return the offset of its first record."""
-        file, base, position, offset = self._state
-        size = draft.size
+        offset = self._state[3]
+        self._write(draft.place(offset), draft.size, draft.count, draft.max_timestamp)
+        return offset
+
+    def append_one(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        headers: Any,
+        timestamp: int | None,
+        now_ms: int,
+    ) -> int:
+        """The same for a batch of one record that is not compressed."""
+        offset = self._state[3]
+        data = encode_one(value, key, headers, timestamp, now_ms).place(offset)
+        size = len(data)
+        if size > self._max_batch_size:
+            raise too_large(size - HEADER_SIZE, self._options.max_batch_bytes)
+        self._write(data, size, 1, now_ms if timestamp is None else timestamp)
+        return offset
+
+    def _write(self, data: Buffer, size: int, count: int, timestamp: int) -> None:
+        """Write a batch that has its place; `timestamp` is its greatest."""
+        file, base, position, offset, sealed = self._state
         if (
             position + size > self._roll_position
-            or draft.max_timestamp > self._roll_timestamp
-            or offset + draft.count > self._offset_bound
+            or timestamp > self._roll_timestamp
+            or offset + count > self._offset_bound
             or self._unsettled
             or self.committer.failure is not None
         ):
-            self._prepare(draft)
-            file, base, position, offset = self._state
+            self._prepare(size, count, timestamp)
+            file, base, position, _same_offset, sealed = self._state
         self._unsettled = True
         try:
-            data = draft.place(offset)
             written = file.pwrite(data, position)
             if written != size:
                 write_all(file, memoryview(data)[written:], position + written)
         except OSError as error:
             self._settle(error)
         end = position + size
-        timestamp = draft.max_timestamp
         if end >= self._index_due or timestamp >= self._time_index_due:
             self._index(offset, position, size, timestamp)
         if timestamp > self._facts.max_timestamp:
             self._facts.max_timestamp = timestamp
-        self._state = (file, base, end, offset + draft.count)
+        self._state = (file, base, end, offset + count, sealed)
         self._unsettled = False
-        return offset
 
     def _index(self, offset: int, position: int, size: int, timestamp: int) -> None:
         """Give the batch its index entries, if it is due for any."""
@@ -132,7 +162,7 @@ class Tail:
 
     def _update_facts(self) -> Facts:
         """The facts, with what `append` leaves to be derived."""
-        _file, _base, size, next_offset = self._state
+        _file, _base, size, next_offset, _sealed = self._state
         facts = self._facts
         facts.records += next_offset - facts.next_offset
         facts.size, facts.next_offset = size, next_offset
@@ -143,18 +173,22 @@ class Tail:
         try:
             self._repair()
         except OSError as second:
-            raise NotWritten(f"{self._where()}: {error}; and the rest stays: {second}") from error
+            raise OutcomeUnknown(
+                f"{self._where()}: {error}; what was written cannot be taken back: {second}"
+            ) from error
         raise NotWritten(f"{self._where()}: {error}") from error
 
     def _repair(self) -> None:
         """Cut what is behind the last whole batch. An interrupted append may have left an index
         entry for it, which the next batch will make true: it starts at the same place."""
-        file, _base, size, _next_offset = self._state
+        file, _base, size, _next_offset, _sealed = self._state
         file.truncate(size)
+        if self._flushes:
+            self.committer.force()  # or a power cut might bring it back
         self._unsettled = False
 
-    def _prepare(self, draft: Draft) -> None:
-        """The rare cases before an append."""
+    def _prepare(self, size: int, count: int, timestamp: int) -> None:
+        """The rare cases before an append. None of them changes the next offset."""
         if self._closed:
             raise Closed(f"{self._catalog.folder} is closed")
         if self.committer.failure is not None:
@@ -165,26 +199,26 @@ class Tail:
         try:
             if self._unsettled:
                 self._repair()
-            if self._must_roll(draft):
+            if self._must_roll(size, count, timestamp):
                 self.roll()
-            end = self.end_offset + draft.count
+            end = self.end_offset + count
             if self._reserved is not None and end > self._reserved.offset:
                 self._reserved.store(end + _RESERVED_OFFSETS)
-        except OSError as error:
+        except (OSError, OutcomeUnknown) as error:  # of what was appended before
             raise NotWritten(f"{self._where()}: {error}") from error
         self._set_bounds()
 
-    def _must_roll(self, draft: Draft) -> bool:
+    def _must_roll(self, size: int, count: int, timestamp: int) -> bool:
         """The roll rule. An empty segment never rolls."""
         facts, options = self._update_facts(), self._options
         if not facts.size:
             return False
         return (
-            facts.size + draft.size > min(options.segment_bytes, _POSITION_MAX)
-            or draft.max_timestamp - facts.first_timestamp > options.segment_age_ms
+            facts.size + size > min(options.segment_bytes, _POSITION_MAX)
+            or timestamp - facts.first_timestamp > options.segment_age_ms
             or facts.offsets.file_size + facts.offsets.ENTRY.size > options.index_max_bytes
             or facts.times.file_size + 2 * facts.times.ENTRY.size > options.index_max_bytes
-            or facts.next_offset + draft.count - 1 - facts.base > RELATIVE_OFFSET_MAX
+            or facts.next_offset + count - 1 - facts.base > RELATIVE_OFFSET_MAX
         )
 
     def _set_bounds(self) -> None:
@@ -209,12 +243,8 @@ class Tail:
         """Seal the active segment and go on in a new one."""
         written = self.written()
         if self._flushes:
-            try:
-                written.file.sync()
-            except OSError as error:
-                self.committer.poison(error)
-                raise
-            self.committer.advance(written)
+            # Never beside another flush: if that one fails, a success here would prove nothing.
+            self.committer.wait(written.end_offset)
         for index in self._index_files:
             index.finish()
         old, old_files = self._update_facts(), self._index_files
@@ -245,8 +275,8 @@ class Tail:
             self._discard_empty(base)
             raise
         self._catalog.remember(old)
-        self.sealed = (*self.sealed, Extent(old.base, old.size))
-        self._start(files, facts)
+        sealed = self._state[4]
+        self._start(files, facts, (*sealed, Extent(old.base, old.size)))
 
     def _discard_empty(self, base: int) -> None:
         """Remove a segment without records; what stays of it does no harm, an open removes it."""
@@ -269,11 +299,11 @@ class Tail:
             raise
         return files
 
-    def _start(self, files: list[File], facts: Facts) -> None:
+    def _start(self, files: list[File], facts: Facts, sealed: tuple[Extent, ...]) -> None:
         segment, idx, tix = files
         self._facts = self._catalog.live = facts
         self._index_files = (IndexFile(idx, facts.offsets), IndexFile(tix, facts.times))
-        self._state = (segment, facts.base, facts.size, facts.next_offset)
+        self._state = (segment, facts.base, facts.size, facts.next_offset, sealed)
         self._roll_position = -1  # the first append sets the bounds
         self._index_due = facts.size + facts.offsets.interval if facts.size else 0
         self._time_index_due = facts.times.next_timestamp
@@ -293,12 +323,14 @@ class Tail:
         self._closed = True
         self._roll_position = -1
 
-    def close(self, *, finish: bool) -> None:
-        """Let go of the files; `finish` completes and seals the indexes."""
-        if finish:
-            for index in self._index_files:
-                index.finish()
-            self._catalog.seal(self._update_facts())
+    def finish(self) -> None:
+        """Complete and seal the indexes."""
+        for index in self._index_files:
+            index.finish()
+        self._catalog.seal(self._update_facts())
+
+    def close(self) -> None:
+        """Let go of the files."""
         for index in self._index_files:
             index.close()
         self._state[0].close()

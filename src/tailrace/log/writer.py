@@ -5,8 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from typing import Any
 
-from tailrace.errors import Closed, ConfigError, Corrupt, OffsetOutOfRange, OutcomeUnknown
+from tailrace.errors import (
+    Closed,
+    ConfigError,
+    Corrupt,
+    NotWritten,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+)
 from tailrace.kernel import Draft, first_headers
 from tailrace.log.commit import Committer
 from tailrace.log.fs import FileSystem
@@ -47,11 +55,12 @@ class Writer:
         self._upkeep: Upkeep | None = None
         self._producers: Producers | None = None
         fs.make_dirs(side_path(folder, "").rstrip("/"))
-        self._file_lock = fs.lock(side_path(folder, "lock"))
+        self._resources = contextlib.ExitStack()  # the lock goes last
+        self._resources.callback(fs.lock(side_path(folder, "lock")).release)
         try:
             self._open()
         except BaseException:
-            self._file_lock.release()
+            self._resources.close()
             raise
         if upkeep:
             self._start_upkeep()
@@ -63,12 +72,15 @@ class Writer:
         identity = Identity.load(fs, folder)
         self.log_flush, self.flush_mode = self._flush_modes(identity)
         self.catalog = Catalog(fs, folder, options, read_only=False)
+        self._resources.callback(self.catalog.close)
         self.gaps = Gaps(fs, folder)
         self._start_file = StartOffset(fs, folder)
+        self._resources.callback(self._start_file.close)
         self._reserved: Reserved | None = None
         if self.log_flush is FlushMode.ASYNC:
             self._reserved = Reserved(fs, folder)
             self._reserved.load()
+            self._resources.callback(self._reserved.close)
         found = diagnose(fs, self.catalog, self.gaps, self.log_flush)
         treat(fs, self.catalog, self.gaps, found)
         self.diagnosis = found
@@ -120,6 +132,7 @@ class Writer:
             flushes=self.flush_mode is not FlushMode.NONE,
             reserved=self._reserved,
         )
+        self._resources.callback(self.tail.close)
         if is_new or not found.clean:
             self.tail.rewrite_indexes()
         if is_new:
@@ -135,15 +148,17 @@ class Writer:
                 durable, segment, position = mark.durable, mark.segment, mark.position
         watermark = Watermark(durable, segment, position, self._fs.boot_id())
         watermark_file = WatermarkFile(self._fs, self._folder)
+        self._resources.callback(watermark_file.close)
         watermark_file.load()
         watermark_file.store(watermark, sync=not found.clean)
         self.committer = self.tail.committer = Committer(
             self._fs, self._folder, self.tail.written, watermark_file, watermark
         )
+        self._resources.callback(self.committer.close)
 
     def _sync_segments(self, first_base: int) -> None:
         """Recovery read these bytes from the page cache; before they count they must be on disk."""
-        for extent in self.tail.extents():
+        for extent in self.tail.extents()[0]:
             if extent.base >= first_base:
                 file = self._fs.open(segment_path(self._folder, extent.base), write=True)
                 try:
@@ -173,10 +188,8 @@ class Writer:
         try:
             if self.committer.failure is None:
                 self._close_cleanly()
-            else:
-                self.tail.close(finish=False)
         finally:
-            self._release()
+            self._resources.close()
 
     def abandon(self) -> None:
         """Let go of everything without writing anything, as a crash would."""
@@ -184,29 +197,16 @@ class Writer:
             self._upkeep.stop()
         self._closed = True
         self.tail.stop()
-        self.tail.close(finish=False)
-        self._release()
-
-    def _release(self) -> None:
-        self.committer.close()
-        self._start_file.close()
-        if self._reserved is not None:
-            self._reserved.close()
-        self.catalog.close()
-        self._file_lock.release()
+        self._resources.close()
 
     def _close_cleanly(self) -> None:
         synced = self.flush_mode is not FlushMode.NONE
-        try:
-            self.tail.settle()
-            if synced:
-                self.committer.flush()
-                self._store_producers()
-            written = self.tail.written()
-        except BaseException:
-            self.tail.close(finish=False)
-            raise
-        self.tail.close(finish=True)
+        self.tail.settle()
+        if synced:
+            self.committer.flush()
+            self._store_producers()
+        self.tail.finish()
+        written = self.tail.written()
         boot_id = "" if synced else self._fs.boot_id().hex()
         marker = CleanMarker(written.segment, written.position, written.end_offset, boot_id)
         # The records are safe by now. Without the marker the next open scans the last segment.
@@ -223,10 +223,24 @@ class Writer:
         with self._lock:
             return self.tail.append(draft)
 
+    def append_one(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        headers: Any,
+        timestamp: int | None,
+        now_ms: int,
+    ) -> int:
+        with self._lock:
+            return self.tail.append_one(value, key, headers, timestamp, now_ms)
+
     def append_once(self, draft: Draft, producer: str, sequence: int, now_ms: int) -> Appended:
         """Append, unless this producer's sequence is in the log already."""
         with self._lock:
-            producers = self._known_producers(now_ms)
+            try:
+                producers = self._known_producers(now_ms)
+            except OSError as error:
+                raise NotWritten(f"{self._folder}: cannot read the producers: {error}") from error
             found = producers.find(producer, sequence)
             if found is None:
                 base = self.tail.base
@@ -239,9 +253,9 @@ class Writer:
     def _known_producers(self, now_ms: int) -> Producers:
         """The table, read from the snapshot and the log when it is first needed."""
         if self._producers is None:
-            end = self.tail.end_offset
+            extents, end = self.tail.extents()
             producers = Producers.load(self._fs, self._folder, end)
-            view = View(self.tail.extents(), self._start_offset, end)
+            view = View(extents, self._start_offset, end)
             first = max(producers.next_offset, self._start_offset)
             while first < end:
                 try:
@@ -265,20 +279,28 @@ class Writer:
     # --- durability -------------------------------------------------------------------------
 
     def flush(self) -> None:
-        if self.flush_mode is FlushMode.NONE:  # segments were rolled without a sync
+        if self.flush_mode is not FlushMode.NONE:
+            self.committer.flush()
+            return
+        written = self.tail.written()  # first: what is rolled from here on has to wait
+        try:
             self._sync_segments(self.committer.watermark.segment)
-        self.committer.flush()
+        except OSError as error:
+            self.committer.poison(error)
+        self.committer.check()
+        self.committer.advance(written)
 
     def view(self) -> View:
         """What readers may see now."""
         start = self._start_offset
         if self.log_flush is FlushMode.SYNC:
             mark = self.committer.watermark
-            extents = tuple(e for e in self.tail.extents() if e.base < mark.segment)
-            extents = (*extents, Extent(mark.segment, mark.position))
-            return View(extents, min(start, mark.durable), mark.durable)
-        extents = self.tail.extents()
-        return View(extents, start, self.tail.end_offset)
+            extents, _end = self.tail.extents()
+            visible = [extent for extent in extents if extent.base < mark.segment]
+            visible.append(Extent(mark.segment, mark.position))
+            return View(tuple(visible), min(start, mark.durable), mark.durable)
+        extents, end = self.tail.extents()
+        return View(extents, start, end)
 
     # --- deletion ---------------------------------------------------------------------------
 
@@ -316,7 +338,7 @@ class Writer:
         """Delete the segments that retention lets go."""
         with self._lock:
             self._check_open()
-            extents = tuple(extent for extent in self.tail.extents() if extent.size)
+            extents = tuple(extent for extent in self.tail.extents()[0] if extent.size)
             expired = count_expired(
                 self.catalog,
                 extents,
@@ -327,13 +349,15 @@ class Writer:
             )
             if not expired:
                 return VacuumReport(0, 0, self._start_offset)
+            if self.flush_mode is not FlushMode.NONE:
+                self.committer.flush()  # what is kept instead must not go with a power cut
             if expired == len(extents) and extents[-1].base == self.tail.base:
                 self.tail.roll()
             survivors = extents[expired:]
             # The start moves before the first file goes: a crash in between leaves files that the
             # next open removes, never a log that starts below what it has.
             self._raise_start(survivors[0].base if survivors else self.tail.base)
-            self.tail.sealed = tuple(e for e in survivors if e.base != self.tail.base)
+            self.tail.drop(expired)
             doomed = extents[:expired]
         for extent in doomed:
             self._remove(extent.base)

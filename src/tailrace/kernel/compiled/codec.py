@@ -1,4 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# ruff: noqa: F821 (the linter sees neither the .pxd beside this nor declarations of C variables)
 """Batches: the compiled twin of `tailrace.kernel.pure.codec`, which documents the behaviour.
 
 Types of C functions are in codec.pxd. Memory safety: reading follows the rule of `records`; writing
@@ -141,7 +142,7 @@ def encode(records, now_ms, codec=0, extra_headers=(), max_bytes=layout.MAX_SECT
     value: Span
     record: Record
     refuse_single(records)
-    items: list = records if type(records) is list else list(records)
+    items: list = list(records)  # our own: callers' code may run below, and change theirs
     count: cython.Py_ssize_t = len(items)
     if not 0 < count <= _MAX_COUNT:
         raise too_many(count)
@@ -169,12 +170,14 @@ def encode(records, now_ms, codec=0, extra_headers=(), max_bytes=layout.MAX_SECT
                 headers = item[2]
             elif len(item) != 2:
                 refuse_record(item, index)
-            key_owner = point(item[0], cython.address(key), "key", index)
-            value_owner = point(item[1], cython.address(value), "value", index)
+            owners = (
+                point(item[0], cython.address(key), "key", index),
+                point(item[1], cython.address(value), "value", index),
+            )
         else:
             if item is not None and not isinstance(item, str | bytes | bytearray | memoryview):
                 refuse_record(item, index)
-            value_owner = point(item, cython.address(value), "value", index)
+            owners = point(item, cython.address(value), "value", index)  # noqa: F841 (keeps it)
         if index == 0 and extra_headers:
             own = parse_headers(headers) if type(headers) is bytes else headers
             headers = as_pairs(extra_headers) + as_pairs(own)
@@ -237,20 +240,19 @@ def as_int64(value, check):
 
 def finish(data, section_size, count, flags, base_timestamp, max_timestamp, codec, max_bytes):
     """A draft of a section that is in `data` behind the header's room; `data` may be longer."""
+    if codec is not _NONE:
+        codec = as_codec(codec)
     if section_size > max_bytes:
         raise too_large(section_size, max_bytes)
     PyByteArray_Resize(data, HEAD + section_size)
-    if codec is not _NONE:
-        codec = as_codec(codec)
-        if codec != _NONE and section_size > _COMPRESS_ABOVE:
-            smaller: bytes = compression.compress(codec, memoryview(data)[HEAD:])
-            if len(smaller) < section_size:
-                flags |= _COMPRESSED
-                section_size = len(smaller)
-                data = PyByteArray_FromStringAndSize(cython.NULL, HEAD + section_size)
-                head: Target = cython.cast(Target, PyByteArray_AS_STRING(data))
-                memcpy(head + HEAD, PyBytes_AS_STRING(smaller), section_size)
-    head = cython.cast(Target, PyByteArray_AS_STRING(data))
+    if codec is not _NONE and section_size > _COMPRESS_ABOVE:
+        smaller: bytes = compression.compress(codec, memoryview(data)[HEAD:])
+        if len(smaller) < section_size:
+            flags |= _COMPRESSED
+            section_size = len(smaller)
+            data = PyByteArray_FromStringAndSize(cython.NULL, HEAD + section_size)
+            memcpy(PyByteArray_AS_STRING(data) + HEAD, PyBytes_AS_STRING(smaller), section_size)
+    head: Target = cython.cast(Target, PyByteArray_AS_STRING(data))
     put_head(head, section_size, count, flags, codec, base_timestamp, max_timestamp)
     store(head + 4, 0, 4)
     store(head + 8, 0, 8)
@@ -504,9 +506,10 @@ def find_record_at_time(
         offset = region.header.base_offset
         if region.header.max_timestamp < timestamp or offset + region.header.count <= first:
             continue
+        found = None
         section = region.section()
         data = section.data
-        for index in range(region.header.count):
+        for index in range(region.header.count):  # all of it: damage is damage
             data = read_record(
                 data,
                 section.data + section.size,
@@ -517,9 +520,11 @@ def find_record_at_time(
             )
             if data == cython.NULL:
                 raise malformed_section(region.position, RECORD_FAULTS[fault])
-            if fields.timestamp >= timestamp and offset >= first:
-                return offset, fields.timestamp
+            if found is None and fields.timestamp >= timestamp and offset >= first:
+                found = offset, fields.timestamp
             offset += 1
+        if found is not None:
+            return found
     return None
 
 

@@ -1,4 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# ruff: noqa: F821 (the linter sees neither the .pxd beside this nor declarations of C variables)
 """Batches to and from columns: the compiled twin of `tailrace.kernel.pure.columns`.
 
 Between acquiring and releasing buffers nothing needs the GIL or makes a Python object. Nothing is
@@ -538,7 +539,7 @@ def measure_rows(rows, work):
 
 
 def extend(rows, start, max_records, max_bytes, stop, size):
-    """Moves `stop` as far as the limits allow; `size` is then what the row that did not fit needs."""
+    """Moves `stop` as far as the limits allow; `size` is what the row at `stop` needs."""
     row: Row
     problem: cython.int
     used: cython.Py_ssize_t = 0

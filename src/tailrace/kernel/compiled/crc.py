@@ -1,4 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
+# ruff: noqa: F821 (the linter sees neither the .pxd beside this nor declarations of C variables)
 """CRC-32C (Castagnoli); the loops are in crc32c.h, because they need CPU instructions."""
 
 import cython

@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# ruff: noqa: F821 (the linter sees neither the .pxd beside this nor declarations of C variables)
 """Record, and the bytes of headers and records: the parts that the compiled modules share.
 
 Types of C functions are in records.pxd. Memory safety rests on one rule: a pointer moves only after
 the length was compared with what is left, and the number that was compared is the one that is used
-(it is not read again), so that a buffer that changes meanwhile gives a wrong result but no access out
-of bounds.
+(it is not read again), so that a buffer that changes meanwhile gives a wrong result but no access
+out of bounds.
 """
 
 import cython

@@ -1,4 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
+# ruff: noqa: F821 (the linter sees neither the .pxd beside this nor declarations of C variables)
 """Decoder of S2 and Snappy blocks; the pure twin describes the format."""
 
 import cython
@@ -88,9 +89,9 @@ def little(source: Bytes, width: cython.Py_ssize_t) -> cython.size_t:
 def expand(source: Bytes, source_end: Bytes, start: Target, end: Target) -> cython.int:
     """Fills [start, end) from the elements; returns an index into _FAULTS.
 
-    Invariant: source <= source_end and start <= out <= end. Each byte of the source is read once, so
-    that a buffer that changes meanwhile gives a wrong result but no access out of bounds. Where there
-    is room, whole chunks are copied: what is written too much is overwritten by what follows.
+    Invariant: source <= source_end and start <= out <= end. Each byte of the source is read once,
+    so that a buffer that changes meanwhile gives a wrong result but no access out of bounds. Where
+    there is room, whole chunks are copied: what is too much is overwritten by what follows.
     """
     out: Target = start
     offset: cython.size_t = 0

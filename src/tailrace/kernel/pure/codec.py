@@ -135,9 +135,8 @@ def encode(
     Record. `extra_headers` go in front of the first record's own.
     """
     refuse_single(records)
-    if not isinstance(records, list | tuple):
-        records = list(records)
-    count = len(records)
+    items = list(records)  # our own: callers' code may run below, and change theirs
+    count = len(items)
     if not 0 < count <= MAX_COUNT:
         raise too_many(count)
     now_ms = as_timestamp(now_ms)
@@ -147,7 +146,7 @@ def encode(
     first = 0
     if extra_headers:
         first = 1
-        key, value, raw, max_timestamp = _fields(records[0], 0, now_ms)
+        key, value, raw, max_timestamp = _fields(items[0], 0, now_ms)
         pairs = as_pairs(extra_headers) + parse_headers(raw).pairs
         delta = wrap64(max_timestamp - now_ms)
         parts.append(encode_record(0, delta, key, value, encode_headers(pairs)))
@@ -158,7 +157,7 @@ def encode(
     plain = b"\x00" + NULL  # this batch's timestamp, no key
     now_used = False
     for index in range(first, count):
-        item = records[index]
+        item = items[index]
         if type(item) is bytes and len(item) < short and index < SHORT:
             parts += (VARINTS[index], plain, lengths[len(item)], item, NO_HEADERS)
             now_used = True

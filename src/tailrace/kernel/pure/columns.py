@@ -103,7 +103,7 @@ def encode_columns(table: Rows, now_ms: int, codec: int = NONE) -> Draft:
         raise too_many(table.rows)
     timestamps = _integers(table.timestamp, table.rows, now_ms)
     keys = _optional_binary(table.key, table.rows, "key")
-    values = _binary(table.value, "value")
+    values = _binary(table.value, table.rows, "value")
     headers = _header_lists(table.headers, table.rows)
     flags = HAS_TIMESTAMP
     if any(key is not None for key in keys):
@@ -130,7 +130,7 @@ def split_rows(table: Rows, max_records: int, max_bytes: int) -> list[tuple[int,
     if table.rows == 0:
         return ranges
     keys = _optional_binary(table.key, table.rows, "key")
-    values = _binary(table.value, "value")
+    values = _binary(table.value, table.rows, "value")
     headers = _header_lists(table.headers, table.rows)
     timestamp_bytes = 1 if table.timestamp is None else _LONGEST_VARINT
     start = used = 0
@@ -214,7 +214,7 @@ def _valid(validity: Buffer | None, skip: int, count: int, name: str) -> list[bo
 def _integers(column: Integers | None, count: int, default: int) -> list[int]:
     if column is None:
         return [default] * count
-    if column.rows < count:
+    if column.rows < count or column.skip < 0:
         raise invalid_column("timestamp")
     numbers = _numbers(column.data, column.skip + count, "timestamp")[column.skip :]
     valid = _valid(column.validity, column.skip, count, "timestamp")
@@ -222,11 +222,13 @@ def _integers(column: Integers | None, count: int, default: int) -> list[int]:
 
 
 def _optional_binary(column: Binary | None, count: int, name: str) -> list[bytes | None]:
-    return [None] * count if column is None else _binary(column, name)
+    return [None] * count if column is None else _binary(column, count, name)
 
 
-def _binary(column: Binary, name: str) -> list[bytes | None]:
+def _binary(column: Binary, least: int, name: str) -> list[bytes | None]:
     fields: list[bytes | None] = []
+    if column.rows < least or column.skip < 0:
+        raise invalid_column(name)
     if column.rows == 0:
         return fields
     offsets = _numbers(column.offsets, column.skip + column.rows + 1, name)
@@ -247,10 +249,10 @@ def _header_lists(column: HeaderLists | None, count: int) -> list[bytes]:
     """Each row's headers as they are on disk."""
     if column is None:
         return [NO_HEADERS] * count
-    if column.rows < count:
+    if column.rows < count or column.skip < 0 or column.base < 0:
         raise invalid_column("headers")
-    names = _binary(column.names, "headers")
-    values = _binary(column.values, "headers")
+    names = _binary(column.names, 0, "headers")
+    values = _binary(column.values, 0, "headers")
     most = min(len(names), len(values))
     offsets = _numbers(column.offsets, count + 1, "headers")
     lists: list[bytes] = []

@@ -1,0 +1,5 @@
+# The twins have the same functions; these types are the pure one's.
+from tailrace.kernel.pure.columns import encode_columns as encode_columns
+from tailrace.kernel.pure.columns import fill_columns as fill_columns
+from tailrace.kernel.pure.columns import measure_columns as measure_columns
+from tailrace.kernel.pure.columns import split_rows as split_rows

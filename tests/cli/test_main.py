@@ -1,0 +1,199 @@
+"""The shell around the commands: version, help, errors, signals, pipes, terminals."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tailrace import __version__, kernel
+from tailrace.cli import main
+from tests.cli.conftest import Run, command, flip, segments, tailrace
+
+COMMANDS = ["dump", "recover", "vacuum", "verify"]
+
+
+def test_version(run: Run) -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    state = f"kernel: {kernel.IMPLEMENTATION}, crc32c: {kernel.CRC_BACKEND}"
+    assert result.stdout == f"tailrace {__version__} ({state})\n"
+
+
+def test_version_of_the_pure_kernel() -> None:
+    done = tailrace("--version", env={"TAILRACE_KERNEL": "pure"})
+    assert done.returncode == 0
+    assert done.stdout == f"tailrace {__version__} (kernel: pure, crc32c: fastcrc)\n"
+
+
+@pytest.mark.skipif(kernel.IMPLEMENTATION != "compiled", reason="the kernel is not built")
+def test_version_of_the_compiled_kernel() -> None:
+    done = tailrace("--version", env={"TAILRACE_KERNEL": "compiled"})
+    assert re.fullmatch(r"tailrace \S+ \(kernel: compiled, crc32c: \S+\)\n", done.stdout)
+
+
+def test_version_imports_no_more_than_it_needs() -> None:
+    code = (
+        "import sys; from tailrace.cli import main\n"
+        "try: main(['--version'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'rich', 'pyarrow'}))\n"
+        "print([name for name in sys.modules if name.startswith('tailrace.cli.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["[]", "['tailrace.cli.lazy']"]
+
+
+def test_help(run: Run) -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    for name in COMMANDS:
+        assert re.search(rf"(?m)^  {name} +\w", result.stdout)
+        shown = run(name, "--help")
+        assert shown.exit_code == 0
+        assert max(map(len, shown.stdout.splitlines())) <= 100
+
+
+def test_an_unknown_command(run: Run) -> None:
+    result = run("explode")
+    assert result.exit_code == 2
+    assert "No such command" in result.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_missing_arguments(name: str, run: Run) -> None:
+    assert run(name).exit_code == 2
+    assert run(name, "--no-such-option", "x").exit_code == 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_something_that_is_not_there(name: str, run: Run, tmp_path: Path) -> None:
+    result = run(name, tmp_path / "nothing")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("tailrace: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert str(tmp_path / "nothing") in result.stderr
+
+
+@pytest.mark.parametrize("name", ["recover", "vacuum", "verify"])
+def test_a_directory_without_a_log(name: str, run: Run, tmp_path: Path) -> None:
+    result = run(name, tmp_path)
+    assert result.exit_code == 2
+    assert "there are no .seg files in it" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["recover", "vacuum", "verify"])
+def test_a_file_where_a_directory_is_meant(name: str, run: Run, log: Path) -> None:
+    result = run(name, segments(log)[0])
+    assert result.exit_code == 2
+    assert "name the directory" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["recover", "vacuum", "verify"])
+def test_the_folder_above(name: str, run: Run, log: Path) -> None:
+    log.rename(log.parent / "segments")
+    assert run(name, log.parent).exit_code == 0
+
+
+def test_a_store_is_named(run: Run, log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "queue" / "queues" / "orders" / "segments"
+    folder.parent.mkdir(parents=True)
+    log.rename(folder)
+    for store in (tmp_path / "data", tmp_path / "data" / "queue"):
+        result = run("verify", store)
+        assert result.exit_code == 2
+        assert str(folder) in result.stderr
+
+
+def test_a_traceback_on_request(tmp_path: Path) -> None:
+    missing = tmp_path / "nothing"
+    assert "Traceback" not in tailrace("verify", missing).stderr
+    done = tailrace("verify", missing, env={"TAILRACE_DEBUG": "1"})
+    assert "Traceback" in done.stderr
+    assert done.returncode == 1
+
+
+def test_exit_codes_of_a_process(log: Path) -> None:
+    assert tailrace("verify", log).returncode == 0
+    assert tailrace("recover", log).returncode == 0
+    flip(segments(log)[0], 60)
+    assert tailrace("verify", log).returncode == 1
+    assert tailrace("recover", log).returncode == 1
+    assert tailrace("recover", "--apply", log).returncode == 0
+    assert tailrace("verify", log).returncode == 0
+    assert tailrace("verify", log / "nothing").returncode == 2
+
+
+def test_a_reader_that_goes_away(log: Path) -> None:
+    path = segments(log)[0]
+    path.write_bytes(path.read_bytes() * 2_000)
+    with subprocess.Popen(
+        command("dump", path), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 141
+
+
+def test_ctrl_c(log: Path, tmp_path: Path) -> None:
+    """Interrupted while it waits to be read."""
+    path = segments(log)[0]
+    path.write_bytes(path.read_bytes() * 2_000)
+    with subprocess.Popen(
+        command("dump", path), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+
+
+def on_a_terminal(*arguments: object) -> tuple[int, bytes]:
+    """Run a command with a terminal for its standard error; gives what it showed there."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command(*arguments),
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            data = os.read(ours, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not data:
+            break
+        shown += data
+    os.close(ours)
+    return process.wait(30), shown
+
+
+@pytest.mark.parametrize("name", ["verify", "recover"])
+def test_a_progress_bar_for_those_who_watch(name: str, log: Path) -> None:
+    code, shown = on_a_terminal(name, log)
+    assert code == 0
+    assert name.encode() in shown
+    assert b"\xe2\x94\x81" in shown  # the bar
+    assert tailrace(name, log).stderr == ""
+
+
+def test_the_commands_are_a_click_group() -> None:
+    assert main.name == "main"

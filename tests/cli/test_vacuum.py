@@ -1,0 +1,89 @@
+"""`tailrace vacuum`: old segments go, and those of a store stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailrace import Log
+from tests.cli.conftest import Run, lines, segments
+
+
+def start_of(log: Path) -> int:
+    with Log(log, read_only=True) as opened:
+        return opened.start_offset
+
+
+def test_nothing_to_delete(run: Run, log: Path) -> None:
+    result = run("vacuum", log)
+    assert result.exit_code == 0
+    assert "nothing to delete; it starts at offset 0" in result.stdout
+
+
+def test_before(run: Run, log: Path) -> None:
+    before = len(segments(log))
+    result = run("vacuum", log, "--before", 20)
+    assert result.exit_code == 0
+    assert "deleted" in result.stdout
+    assert start_of(log) == 20
+    assert len(segments(log)) < before
+    assert run("vacuum", log, "--before", 5).exit_code == 0  # it has been done
+    assert start_of(log) == 20
+    assert run("verify", log).exit_code == 0
+
+
+def test_before_too_far(run: Run, log: Path) -> None:
+    result = run("vacuum", log, "--before", 37)
+    assert result.exit_code == 2
+    assert "behind the end" in result.stderr
+    assert run("vacuum", log, "--before", 36).exit_code == 0
+    assert start_of(log) == 36
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [("--max-age", "1ms"), ("--max-bytes", "400"), ("--max-records", "10")],
+    ids=lambda limit: str(limit[0]),
+)
+def test_limits(limit: tuple[str, str], run: Run, log: Path) -> None:
+    (report,) = lines(run("vacuum", log, *limit, "--json"))
+    assert report["type"] == "report"
+    assert report["segments"] > 0
+    assert report["bytes"] > 0
+    assert report["end_offset"] == 36
+    assert report["start_offset"] == start_of(log) > 0
+    (report,) = lines(run("vacuum", log, *limit, "--json"))
+    assert report["segments"] == 0
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [("--max-age", "long"), ("--max-bytes", "many"), ("--max-records", "0"), ("--max-age", "0")],
+)
+def test_wrong_limits(limit: tuple[str, str], run: Run, log: Path) -> None:
+    result = run("vacuum", log, *limit)
+    assert result.exit_code == 2
+    assert limit[0] in result.stderr or "--before" in result.stderr
+    assert start_of(log) == 0
+
+
+@pytest.mark.parametrize("marker", ["config", ".tailrace"])
+def test_a_store_is_refused(marker: str, run: Run, log: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    folder = store / "queues" / "orders" / "segments"
+    folder.parent.mkdir(parents=True)
+    log.rename(folder)
+    (store / marker).mkdir()
+    for given in (folder, folder.parent):
+        result = run("vacuum", given, "--before", 36)
+        assert result.exit_code == 2
+        assert "the queue 'orders'" in result.stderr
+        assert "retention" in result.stderr
+    assert start_of(folder) == 0
+
+
+def test_a_folder_called_segments_is_no_store(run: Run, log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "segments"
+    log.rename(folder)
+    assert run("vacuum", tmp_path, "--before", 36).exit_code == 0
