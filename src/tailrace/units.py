@@ -7,7 +7,6 @@ every timestamp on disk.
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from tailrace.errors import ConfigError
 
@@ -45,7 +44,7 @@ def parse_duration(value: str | float, key: str) -> int:
     parts = _DURATION_PART.findall(text)
     if not parts or _DURATION_PART.sub("", text).strip():
         raise ConfigError(f"{key}: {value!r} is not a duration; write it as 250ms, 30s, 5m or 7d")
-    return round(sum(Fraction(number) * _MILLISECONDS[unit] for number, unit in parts))
+    return sum(_scale(number, _MILLISECONDS[unit]) for number, unit in parts)
 
 
 def parse_size(value: str | int, key: str) -> int:
@@ -59,7 +58,13 @@ def parse_size(value: str | int, key: str) -> int:
     match = _SIZE.fullmatch(value.strip().lower())
     if match is None or match[2] not in _BYTES:
         raise ConfigError(f"{key}: {value!r} is not a size; write it as 4096, 64KiB or 64MiB")
-    return int(Fraction(match[1]) * _BYTES[match[2]])
+    return _scale(match[1], _BYTES[match[2]])
+
+
+def _scale(number: str, unit: int) -> int:
+    """A decimal number times a unit, without the rounding of floats."""
+    whole, _, fraction = number.partition(".")
+    return int(whole) * unit + int(fraction or "0") * unit // 10 ** len(fraction)
 
 
 def format_size(size: int) -> str:

@@ -317,8 +317,8 @@ class Campaign:
             self.oracle.truncate(report.start_offset)
 
     def _allow_start(self, log: Log, kept: int) -> None:
-        """Retention may go so far that `kept` records stay, whatever a power cut takes."""
-        bound = log.durable_offset if log.flush_mode != "none" else log.end_offset
-        offsets = [r.offset for r in scan(log).records if r.offset < bound]
+        """Retention may go so far that `kept` records stay, those among them that nobody sees yet."""
+        found = scan(log)
+        offsets = [*(r.offset for r in found.records), *range(found.end, log.end_offset)]
         if len(offsets) > kept:
             self.oracle.allow_start(offsets[-kept])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 import sys
+from typing import Any
 
 from tailrace import Log, NotWritten, OutcomeUnknown
 
@@ -32,7 +33,7 @@ def main(folder: str, flush: str, life: str, count: str = "1000000") -> None:
     for n in range(int(count)):
         end = log.end_offset
         batch = [value(life, end + k, rng) for k in range(rng.choice((1, 1, 3, 20)))]
-        once = {"producer": f"life {life}", "sequence": n} if n % 5 == 0 else {}
+        once: dict[str, Any] = {"producer": f"life {life}", "sequence": n} if n % 5 == 0 else {}
         try:
             receipt = log.append(batch, **once).wait()
         except NotWritten:

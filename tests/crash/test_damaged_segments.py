@@ -174,9 +174,9 @@ def test_a_batch_inside_a_value_is_not_taken_for_one_of_the_log(end: str) -> Non
     log = open_log(disk, segment_bytes=5000)
     for i in range(4):
         inner = bytes(encode([Record(timestamp=1, value=b"inner")], 0).place(log.end_offset + 1))
-        batch = [Record(timestamp=2, value=b"%d " % i + inner), record(f"beside {i}", timestamp=3)]
-        told = oracle.tell(batch, log.end_offset)
-        oracle.promise(told, log.append(batch).wait().offset)
+        outer = [Record(timestamp=2, value=b"%d " % i + inner), record(f"beside {i}", timestamp=3)]
+        told = oracle.tell(outer, log.end_offset)
+        oracle.promise(told, log.append(outer).wait().offset)
     if end == "closed":
         log.close()
     disk.kill()

@@ -7,6 +7,7 @@ unless the file that said so is gone as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -96,45 +97,50 @@ def files(end: str) -> list[str]:
     return names
 
 
-def flips(data: bytes) -> Iterator[tuple[str, Callable[[SimulatedDisk, str], None]]]:
-    for i, byte in enumerate(data):
-        if byte or i % 16 == 0:  # of the padding between two slots a few are enough
-            yield f"byte {i} flipped", lambda disk, path, i=i: flip(disk, path, i, 0x11)
+class Damage(NamedTuple):
+    """Something done to a file; `whole` when nothing of it may be left."""
+
+    what: str
+    inflict: Callable[[SimulatedDisk, str], None]
+    whole: bool = True
 
 
-def cuts(data: bytes) -> Iterator[tuple[str, Callable[[SimulatedDisk, str], None]]]:
+def flips(data: bytes) -> Iterator[Damage]:
+    for position, byte in enumerate(data):
+        if byte or position % 16 == 0:  # of the padding between two slots a few are enough
+            inflict = partial(flip, position=position, mask=0x11)
+            yield Damage(f"byte {position} flipped", inflict, whole=False)
+
+
+def cuts(data: bytes) -> Iterator[Damage]:
     for size in range(len(data)):
         if size == 0 or data[size - 1] or size % 16 == 0:
-            yield f"cut to {size} bytes", lambda disk, path, size=size: cut(disk, path, size)
+            yield Damage(f"cut to {size} bytes", partial(cut, size=size))
 
 
-def wholesale(data: bytes) -> Iterator[tuple[str, Callable[[SimulatedDisk, str], None]]]:
-    yield "gone", remove
-    for what, other in (
-        ("zeros", bytes(len(data))),
-        ("junk", b"\xa5" * len(data)),
-        ("junk behind it", data + b"\xa5" * 40),
-        ("twice", data + data),
-    ):
-        yield what, lambda disk, path, other=other: overwrite(disk, path, other)
+def wholesale(data: bytes) -> Iterator[Damage]:
+    yield Damage("gone", remove)
+    yield Damage("zeros", partial(overwrite, data=bytes(len(data))))
+    yield Damage("junk", partial(overwrite, data=b"\xa5" * len(data)))
+    yield Damage("junk behind it", partial(overwrite, data=data + b"\xa5" * 40))
+    yield Damage("twice", partial(overwrite, data=data + data))
 
 
 @pytest.mark.parametrize("end", ["closed", "killed", "poisoned"])
-@pytest.mark.parametrize("damage", [flips, cuts, wholesale])
-def test_damage(damage: Callable[..., Iterator[tuple[str, Callable[..., None]]]], end: str) -> None:
+@pytest.mark.parametrize("damages", [flips, cuts, wholesale])
+def test_damage(damages: Callable[[bytes], Iterator[Damage]], end: str) -> None:
     case = kept(end)
     present = set(case.disk.files())
     for name in files(end):
         path = side(name)
         assert path in present, f"this log should have a {name}"
-        for what, inflict in damage(case.disk.read(path)):
+        for damage in damages(case.disk.read(path)):
             disk = case.disk.clone()
-            inflict(disk, path)
-            gone = what in ("gone", "zeros", "junk") or what.startswith("cut")
+            damage.inflict(disk, path)
             try:
-                still_right(case, disk, name, gone)
+                still_right(case, disk, name, damage.whole)
             except Exception as error:
-                error.add_note(f"{name}: {what}")
+                error.add_note(f"{name}: {damage.what}")
                 raise
 
 

@@ -84,7 +84,10 @@ class Session:
 
     def flush(self) -> None:
         self.log.flush()
-        self.oracle.promise_visible(self.log)
+        try:
+            self.oracle.promise_visible(self.log)
+        except OSError:  # it was the look at it that failed
+            assert self.fs.hits, "an error from nowhere"
 
     def truncate(self, offset: int) -> None:
         if offset <= self.log.end_offset:
@@ -261,7 +264,7 @@ def test_a_second_failure_in_the_next_life() -> None:
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_full_disk(flush: str) -> None:
-    """From any call on nothing can be written: the log can be read, and works when there is space."""
+    """From any call on nothing can be written: the log can be read, and works with space again."""
     counting = Session(flush)
     first = len(counting.fs.calls)
     counting.work()

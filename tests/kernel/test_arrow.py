@@ -385,6 +385,8 @@ def test_plan(kernel: Twin, arrow: ModuleType) -> None:
     with pytest.raises(TooLarge) as caught:
         arrow.plan_batches(table, 100, 54)
     assert (caught.value.size, caught.value.limit) == (55, 54)
+    with pytest.raises(TooLarge):
+        arrow.plan_batches(table, 100, 5)
     with pytest.raises(ValueError, match="max_records must be at least 1, not 0"):
         arrow.plan_batches(table, 0, 100)
     with pytest.raises(ValueError, match="'value' is missing; there are none"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tailrace import Log
+from tailrace import Log, NotWritten
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.segments import Catalog, list_segments
+from tailrace.testing import Call, Fail, FaultyFileSystem, on
 from tests.log import fluxmq
 from tests.log.conftest import OpenLog
 from tests.log.helpers import (
@@ -192,6 +194,46 @@ def test_an_index_that_lies(
     catalog.close()
     with open_log(**OPTIONS) as log:
         check(log)
+
+
+@pytest.mark.parametrize("kind", ["idx", "tix"])
+@pytest.mark.parametrize("nth", range(4))
+def test_an_index_that_cannot_be_written(
+    open_log: OpenLog, path: Path, kind: str, nth: int
+) -> None:
+    """It is made again; at worst an append that rolls has to be repeated."""
+    fs = FaultyFileSystem(OsFileSystem())
+    with Log(path, fs=fs, **OPTIONS) as log:
+        fs.plan = on("pwrite", Fail(errno.ENOSPC), path=f"*.{kind}", nth=nth)
+        for n in range(60):
+            try:
+                log.append([at(T0 + n, b"%d" % n)])
+            except NotWritten:  # it came in the middle of a roll
+                log.append([at(T0 + n, b"%d" % n)])
+        log.flush()
+        check(log)
+        assert fs.hits
+    for _ in range(2):
+        with open_log(**OPTIONS) as log:
+            check(log)
+    fluxmq.check_folder(path)
+
+
+def test_an_index_that_cannot_be_made_again(path: Path, indexed: dict[str, bytes]) -> None:
+    for file in path.glob("*.?ix"):
+        file.unlink()
+    fs = FaultyFileSystem(OsFileSystem())
+
+    def full(call: Call) -> Fail | None:
+        return Fail(errno.ENOSPC) if call.op == "pwrite" and call.path.endswith("ix") else None
+
+    fs.plan = full
+    with Log(path, fs=fs, **OPTIONS) as log:
+        check(log)
+        assert fs.hits
+    with Log(path, **OPTIONS) as log:
+        check(log)
+    fluxmq.check_folder(path)
 
 
 def test_indexes_of_segments_that_are_gone_are_removed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tailrace import Locked, Log
+from tailrace.log.locks import ProcessLock
 from tests.log.conftest import OpenLog
 from tests.log.helpers import fill, offsets, run_python
 
@@ -96,28 +98,52 @@ def test_the_lock_is_free_after_close_and_after_a_failed_open(path: Path) -> Non
 
 
 FORK = """
-import json, os, sys, tailrace
-log = tailrace.Log(sys.argv[1])
+import json, os, sys
+from tailrace import Locked
+from tailrace.log.locks import ProcessLock
+
+lock = ProcessLock.acquire(sys.argv[1])
 child = os.fork()
 if not child:
+    lock.release()  # what it inherited is not the lock
     try:
-        log._writer._file_lock.release()  # what it inherited is not the lock
-        tailrace.Log(sys.argv[1])
-    except tailrace.Locked as error:
+        ProcessLock.acquire(sys.argv[1])
+    except Locked as error:
         os._exit(42 if f"pid {os.getppid()}" in str(error) else 1)
     os._exit(0)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 try:
-    tailrace.Log(sys.argv[1])
+    ProcessLock.acquire(sys.argv[1])
     print(json.dumps([status, "opened twice"]))
-except tailrace.Locked:
+except Locked:
     print(json.dumps([status, "locked"]))
-log.close()
+lock.release()
 """
 
 
-def test_a_forked_child_has_no_part_in_the_lock(path: Path) -> None:
-    assert run_python(FORK, path) == [42, "locked"]
+def test_a_forked_child_has_no_part_in_the_lock(tmp_path: Path) -> None:
+    assert run_python(FORK, tmp_path / "lock") == [42, "locked"]
+
+
+def test_a_file_system_that_has_no_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not being able to lock is not the same as being locked."""
+
+    def refuse(fd: int, flags: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "lockf", refuse)
+        with pytest.raises(OSError, match="No locks available"):
+            Log(path)
+    Log(path).close()
+
+
+def test_releasing_twice(path: Path) -> None:
+    path.mkdir()
+    lock = ProcessLock.acquire(str(path / "lock"))
+    lock.release()
+    lock.release()
+    ProcessLock.acquire(str(path / "lock")).release()
 
 
 def test_a_note_that_cannot_be_written_is_no_obstacle(

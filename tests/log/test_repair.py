@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from typing import Any
 
@@ -12,9 +13,9 @@ from tailrace.errors import ConfigError
 from tailrace.kernel import crc32c
 from tailrace.log.fs import FileSystem
 from tailrace.log.repair import RecoveryReport, recover
-from tailrace.log.sidefiles import Gap, Gaps, Poison, Watermark, WatermarkFile
+from tailrace.log.sidefiles import Gap, Gaps, Poison, Seals, Watermark, WatermarkFile
 from tailrace.log.verify import verify
-from tailrace.testing import Crash, SimulatedDisk, every_call
+from tailrace.testing import Crash, Fail, SimulatedDisk, every_call
 from tailrace.testing.faults import Operation
 from tests.log.damage import (
     FOLDER,
@@ -284,6 +285,31 @@ def test_without_a_watermark_nothing_whole_is_given_up() -> None:
     assert_in_order(disk, [o for o in range(batches[-1].next) if o not in lost], lost)
 
 
+def test_without_a_watermark_a_torn_tail_is_cut_all_the_same() -> None:
+    disk = build(segment_bytes=100_000)
+    batches = layout(disk)
+    spoil(disk, batches[4])
+    disk.put(batches[0].path, disk.read(batches[0].path) + b"XULF torn")
+    disk.put(f"{FOLDER}/.tailrace/watermark", b"x" * 1024)
+    disk.unlink(f"{FOLDER}/.tailrace/log.json")
+    disk.unlink(f"{FOLDER}/.tailrace/clean")
+    assert {"cut", "split", "lost"} <= set(kinds(recover(disk, FOLDER)))
+    recover(disk, FOLDER, apply=True)
+    lost = set(range(batches[4].first, batches[4].next))
+    assert_in_order(disk, [o for o in range(batches[-1].next) if o not in lost], lost)
+
+
+def test_a_seal_that_is_wrong() -> None:
+    disk = build()
+    seals = Seals(disk, FOLDER)
+    seals.load({0})
+    seal = seals.get(0, len(disk.read(segments(disk)[0])))
+    assert seal is not None
+    seals.add(seal._replace(max_timestamp=5))
+    assert kinds(recover(disk, FOLDER, apply=True)) == ["seal"]
+    assert verify(disk, FOLDER).findings == []
+
+
 def test_a_folder_of_another_writer() -> None:
     disk = build(segment_bytes=300)
     batches = layout(disk)
@@ -414,6 +440,19 @@ def test_a_crash_at_any_call(after: bool, power_cut: bool) -> None:
         assert read_past_damage(opened) == ([*present, end], 0)
         runs += 1
     assert runs > 100
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_an_error_at_any_call(error: int) -> None:
+    """The log is not left locked, and doing it again completes it."""
+    damaged, lost, end = damaged_disk()
+    present = [o for o in range(end) if o not in lost]
+    for run in every_call(repair, Fail(error), damaged.clone, ops=WRITES):
+        disk = run.disk
+        assert isinstance(disk, SimulatedDisk)
+        assert not any(path.endswith((".seg", ".tmp", ".cut")) for path in disk.open_files())
+        recover(disk, FOLDER, apply=True)
+        assert_in_order(disk, present, lost)
 
 
 @pytest.mark.parametrize("seed", range(15))

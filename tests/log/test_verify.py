@@ -11,6 +11,7 @@ import pytest
 from tailrace import Log, Record
 from tailrace.kernel import crc32c
 from tailrace.log.fs import OsFileSystem
+from tailrace.log.index import TimeIndex
 from tailrace.log.segments import Extent
 from tailrace.log.sidefiles import (
     CleanMarker,
@@ -18,6 +19,7 @@ from tailrace.log.sidefiles import (
     Gaps,
     Poison,
     Seals,
+    StartOffset,
     Watermark,
     WatermarkFile,
     store_checked_json,
@@ -369,7 +371,9 @@ def test_rubbish_in_a_side_file_is_no_error(name: str, contents: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["log.json", "clean", "poisoned", "producers"])
-@pytest.mark.parametrize("document", [{}, {"format": 9, "flush": "x"}, {"segment": "x"}])
+@pytest.mark.parametrize(
+    "document", [{}, {"format": 9}, {"format": 1, "flush": "x"}, {"format": 1, "flush": "sync"}]
+)
 def test_documents_that_make_no_sense(name: str, document: dict[str, object]) -> None:
     disk = log_with_all_side_files()
     store_checked_json(disk, f"{SIDE}/{name}", document)
@@ -456,6 +460,38 @@ def test_producers_that_are_ahead() -> None:
     disk = build()
     store_checked_json(disk, f"{SIDE}/producers", {"next_offset": 9_999, "producers": {}})
     assert "is not used" in only(verify(disk, FOLDER), "note")
+
+
+def test_offsets_that_will_be_left_out() -> None:
+    """After a power cut an `async` log goes on behind everything that somebody may have seen."""
+    disk = SimulatedDisk()
+    log = Log(FOLDER, fs=disk, upkeep=False, flush="async")
+    log.append([b"0"])
+    log.flush()
+    log.append([b"1"])
+    disk.crash(1)
+    assert any("will be left out" in m for m in messages(verify(disk, FOLDER), "note"))
+
+
+def test_a_start_behind_the_end() -> None:
+    disk = build()
+    start = StartOffset(disk, FOLDER)
+    start.store(10_000)
+    start.close()
+    assert any("behind its end" in m for m in messages(verify(disk, FOLDER), "note"))
+
+
+def test_a_time_index_that_goes_back() -> None:
+    """Both entries are of batches, and have their times; but a search would start too late."""
+    disk = SimulatedDisk()
+    with Log(FOLDER, fs=disk, upkeep=False, time_index_interval="1ms") as log:
+        for stamp in (5_000, 9_000, 7_000):
+            log.append([Record(timestamp=stamp, value=b"v")]).wait()
+    path = segments(disk)[0].replace("seg", "tix")
+    header = TimeIndex.HEADER.pack(TimeIndex.MAGIC, 1, 0, 2, 5_000, 7_000)
+    entries = TimeIndex.ENTRY.pack(5_000, 0) + TimeIndex.ENTRY.pack(7_000, 2)
+    disk.put(path, header + entries)
+    assert any("had reached" in message for message in messages(verify(disk, FOLDER)))
 
 
 def test_files_left_over() -> None:

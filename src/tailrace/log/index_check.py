@@ -8,6 +8,7 @@ less than that is short; without one, what looks thin is only mentioned.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
 from tailrace.kernel import BatchInfo, crc32c
@@ -27,7 +28,7 @@ class IndexFault(NamedTuple):
     harmless: bool = False
 
 
-class IndexCheck:
+class IndexCheck(ABC):
     """One index file. Feed it the segment's batches in order, then `finish`."""
 
     EXTENSION: ClassVar[str]
@@ -116,17 +117,21 @@ class IndexCheck:
             return True
         return False
 
+    @abstractmethod
     def _load_entries(self) -> None:
-        raise NotImplementedError
+        """Unpack the entries, and judge the rest of the header."""
 
+    @abstractmethod
     def _count(self) -> int:
-        raise NotImplementedError
+        """How many entries there are."""
 
+    @abstractmethod
     def _compare(self, info: BatchInfo) -> None:
-        raise NotImplementedError
+        """Move on over the entries up to this batch."""
 
+    @abstractmethod
     def _beyond(self, i: int) -> str:
-        raise NotImplementedError
+        """What is wrong with an entry behind the last batch."""
 
 
 class OffsetIndexCheck(IndexCheck):

@@ -15,7 +15,6 @@ import errno
 import fcntl
 import json
 import os
-import socket
 import threading
 import time
 
@@ -47,7 +46,7 @@ class ProcessLock:
             st = os.fstat(fd)
             lock = cls(fd, (st.st_dev, st.st_ino))
             _held[lock._key] = lock
-        note = {"pid": os.getpid(), "host": socket.gethostname(), "since": int(time.time())}
+        note = {"pid": os.getpid(), "host": os.uname().nodename, "since": int(time.time())}
         with contextlib.suppress(OSError):  # a full disk; the lock holds without the note
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(note).encode(), 0)

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
-from tailrace.kernel import Malformed, find_record_at_time, read_header
+from tailrace.kernel import find_record_at_time, read_header
 from tailrace.log.fs import File
-from tailrace.log.scan import Chunks, Damage, Region, find_next_batch
+from tailrace.log.scan import Chunks, Damage, Region, find_next_batch, header_at
 from tailrace.log.segments import Catalog, Extent, segment_path
 from tailrace.log.sidefiles import Gaps
 
 __all__ = ["Reader", "View"]
+
+_LARGE = 16 << 10  # a batch that is better skipped by its header than read along with others
 
 
 class View(NamedTuple):
@@ -102,7 +104,7 @@ class Reader:
             if first > extent.base:
                 expected, position = self._catalog.facts(extent).offsets.lookup(first)
             with self._catalog.files.use(path) as file:
-                if position and not _starts_batch(file, position, expected):
+                if position and not _starts_batch(file, position, extent.size, expected):
                     expected, position = extent.base, 0  # a wrong hint costs time, nothing else
                 chunks = Chunks(file, position, extent.size)
                 while expected < last:
@@ -172,23 +174,24 @@ class Reader:
         facts = self._catalog.facts(extent)
         _, position = facts.offsets.lookup(max(facts.times.lookup(timestamp), view.start))
         with self._catalog.files.use(segment_path(self._catalog.folder, extent.base)) as file:
-            chunks = Chunks(file, position, extent.size)
-            while True:
-                region = chunks.next()
+            while position < extent.size:
+                header = header_at(file, position, extent.size)
+                if header is not None and header.max_timestamp < timestamp and header.size > _LARGE:
+                    position += header.size  # if that is a lie, the batch cannot be read anyway
+                    continue
+                region = Chunks(file, position, extent.size).next()
                 if region is None:
-                    found = find_next_batch(file, chunks.position, extent.size, 0)
-                    if found is None:
-                        return None
-                    chunks = Chunks(file, found.position, extent.size)
+                    following = find_next_batch(file, position, extent.size, 0)
+                    position = extent.size if following is None else following.position
                     continue
                 data = region.data
                 record = find_record_at_time(data, 0, len(data), timestamp, view.start)
                 if record is not None:
                     return min(record[0], view.end)
+                position += len(data)
+        return None
 
 
-def _starts_batch(file: File, position: int, base_offset: int) -> bool:
-    try:
-        return read_header(file.pread(44, position), 0).base_offset == base_offset
-    except Malformed:
-        return False
+def _starts_batch(file: File, position: int, stop: int, base_offset: int) -> bool:
+    header = header_at(file, position, stop)
+    return header is not None and header.base_offset == base_offset

@@ -25,9 +25,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tailrace.errors import ConfigError
-from tailrace.kernel import COMPLETE
-from tailrace.kernel.layout import MAGIC_BYTES, VERSION
-from tailrace.log.fs import FileSystem, write_all
+from tailrace.kernel import COMPLETE, HEADER_SIZE, MAX_SECTION, crc32c
+from tailrace.kernel.layout import CRC_START, MAGIC_BYTES, VERSION
+from tailrace.log.fs import File, FileSystem, read_exactly, write_all
 from tailrace.log.options import FlushMode
 from tailrace.log.scan import Damage, Facts, scan
 from tailrace.log.segments import Catalog, Extent, list_segments, segment_path
@@ -246,7 +246,7 @@ class _Examination:
             for damage in facts.damages:
                 self._lose(damage.first_offset, damage.next_offset, _describe(damage))
             if status != COMPLETE:
-                self._refuse_newer_format(extent, file.pread(44, facts.size))
+                self._refuse_newer_format(extent, file, facts.size)
                 # What was durable and is behind this point is lost; what was not is cut off.
                 keep = max(facts.size, durable_size if self._found.ours else 0)
                 if keep < extent.size:
@@ -260,11 +260,18 @@ class _Examination:
             return extent.size
         return durable_size(extent, self._mark)
 
-    def _refuse_newer_format(self, extent: Extent, header: bytes) -> None:
-        version = header[25] if len(header) == 44 and header[:4] == MAGIC_BYTES else 0
-        if version > VERSION and not self._found.ours:
+    def _refuse_newer_format(self, extent: Extent, file: File, position: int) -> None:
+        """A batch that is whole but for its version was written by a newer program."""
+        header = file.pread(HEADER_SIZE, position)
+        if len(header) < HEADER_SIZE or header[:4] != MAGIC_BYTES or header[25] <= VERSION:
+            return
+        size = int.from_bytes(header[16:20], "little")
+        if size > min(MAX_SECTION, extent.size - position):
+            return
+        body = header[CRC_START:] + read_exactly(file, size, position + HEADER_SIZE)
+        if crc32c(body) == int.from_bytes(header[4:8], "little"):
             raise ConfigError(
-                f"{self._path(extent)} has batches of format {version}; this tailrace knows "
+                f"{self._path(extent)} has batches of format {header[25]}; this tailrace knows "
                 f"format {VERSION}: upgrade tailrace to open it"
             )
 

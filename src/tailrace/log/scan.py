@@ -24,7 +24,7 @@ from tailrace.kernel.layout import MAGIC_BYTES
 from tailrace.log.fs import File
 from tailrace.log.index import OffsetIndex, TimeIndex
 
-__all__ = ["Chunks", "Damage", "Facts", "Region", "find_next_batch", "scan"]
+__all__ = ["Chunks", "Damage", "Facts", "Region", "find_next_batch", "header_at", "scan"]
 
 _FIRST_READ = 16 << 10  # one index interval and a batch of usual size, for reads of one record
 _LARGEST_READ = 1 << 20  # stays in the processor's cache while it is checked and decoded
@@ -199,7 +199,7 @@ def find_next_batch(file: File, damaged: int, stop: int, min_offset: int) -> Bat
     are searched; a hit counts only if the end or a header with the right offset follows it, since
     a record's value may hold a batch of another log.
     """
-    header = _header_at(file, damaged, stop)
+    header = header_at(file, damaged, stop)
     if header is not None:
         after = damaged + header.size
         if after == stop:
@@ -215,7 +215,7 @@ def find_next_batch(file: File, damaged: int, stop: int, min_offset: int) -> Bat
             found = _batch_at(file, position + hit, stop)
             if found is not None and found.base_offset >= min_offset:
                 after = found.position + found.size
-                header = _header_at(file, after, stop)
+                header = header_at(file, after, stop)
                 if after == stop or (header and header.base_offset == found.next_offset):
                     return found
             start = hit + 1
@@ -225,7 +225,7 @@ def find_next_batch(file: File, damaged: int, stop: int, min_offset: int) -> Bat
     return None
 
 
-def _header_at(file: File, position: int, stop: int) -> BatchInfo | None:
+def header_at(file: File, position: int, stop: int) -> BatchInfo | None:
     """The header at a position, if it fits in front of `stop`; its batch may be damaged."""
     try:
         info = read_header(file.pread(HEADER_SIZE, position), 0)
@@ -235,7 +235,7 @@ def _header_at(file: File, position: int, stop: int) -> BatchInfo | None:
 
 
 def _batch_at(file: File, position: int, stop: int) -> BatchInfo | None:
-    info = _header_at(file, position, stop)
+    info = header_at(file, position, stop)
     if info is None or Chunks(file, position, position + info.size).next() is None:
         return None
     return info

@@ -129,6 +129,7 @@ class Slots:
         self._magic = magic
         self._sequence = 0
         self._file: File | None = None
+        self._name_is_durable = False  # as far as we know
 
     @classmethod
     def parse(cls, magic: bytes, slot: bytes) -> tuple[int, bytes] | None:
@@ -156,16 +157,17 @@ class Slots:
 
     def store(self, payload: bytes, *, sync: bool) -> None:
         """Write the slot whose turn it is."""
-        file = self._file or self._fs.open(self._path, write=True, create=True)
+        if self._file is None:
+            self._file = self._fs.open(self._path, write=True, create=True)
         sequence = self._sequence + 1
         slot = self._HEAD.pack(self._magic, FORMAT, sequence) + bytes((len(payload),)) + payload
         slot += crc32c(slot).to_bytes(4, "little")
-        write_all(file, slot, (sequence & 1) * self.STRIDE)
+        write_all(self._file, slot, (sequence & 1) * self.STRIDE)
         if sync:
-            file.sync()
-            if self._file is None:  # the name may be new as well
+            self._file.sync()
+            if not self._name_is_durable:
                 self._fs.sync_dir(os.path.dirname(self._path))
-        self._file = file
+                self._name_is_durable = True
         self._sequence = sequence
 
     def close(self) -> None:

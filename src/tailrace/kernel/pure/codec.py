@@ -81,6 +81,21 @@ if TYPE_CHECKING:
 
 _CHECKED: Final = Struct("<IQIH")  # crc, base_offset, batch_len, count
 
+# The pieces that most records are put together from.
+_HEADS: Final = [varint + b"\x00" for varint in VARINTS]  # offset delta, the batch's timestamp
+_LENGTHS: Final = VARINTS[::2]  # svarints of lengths that need one or two bytes
+_LENGTHS_ONLY: Final = [NULL + varint for varint in _LENGTHS]  # no key, length of the value
+_SHORT_LENGTH: Final = len(_LENGTHS)
+
+# What the first byte of a key's or value's length means: the length; _NULL for a negative one; the
+# first of two bytes: _TWO minus its part of the length; _OTHER for what is rare.
+_NULL: Final = -1
+_TWO: Final = -2
+_OTHER: Final = -1000
+_SIZES: Final = [_NULL if byte & 1 else byte >> 1 for byte in range(0x80)] + [
+    _OTHER if byte & 1 else _TWO - (byte - 0x80 >> 1) for byte in range(0x80, 0x100)
+]
+
 # Below this size it is faster to compute a batch's CRC when its offset is known than to combine.
 _DIRECT: Final = 32 << 10
 
@@ -142,6 +157,7 @@ def encode(
     now_ms = as_timestamp(now_ms)
     flags = HAS_TIMESTAMP
     max_timestamp: int | None = None
+    keyed = False
     parts: list[bytes] = []
     first = 0
     if extra_headers:
@@ -150,28 +166,46 @@ def encode(
         pairs = as_pairs(extra_headers) + parse_headers(raw).pairs
         delta = wrap64(max_timestamp - now_ms)
         parts.append(encode_record(0, delta, key, value, encode_headers(pairs)))
-        flags |= HAS_HEADERS | (0 if key is None else HAS_KEYS)
+        flags |= HAS_HEADERS
+        keyed = key is not None
 
-    lengths = VARINTS[::2]  # of svarints: twice the length
-    short = SHORT >> 1
-    plain = b"\x00" + NULL  # this batch's timestamp, no key
     now_used = False
     for index in range(first, count):
         item = items[index]
-        if type(item) is bytes and len(item) < short and index < SHORT:
-            parts += (VARINTS[index], plain, lengths[len(item)], item, NO_HEADERS)
-            now_used = True
-            continue
+        # The two common forms in line; `_fields` and `encode_record` do the same for all.
+        if type(item) is bytes:
+            if len(item) < _SHORT_LENGTH and index < SHORT:
+                parts += (_HEADS[index], _LENGTHS_ONLY[len(item)], item, NO_HEADERS)
+                now_used = True
+                continue
+        elif type(item) is tuple and len(item) == 2:
+            key, value = item
+            if type(key) is bytes and type(value) is bytes and index < SHORT:
+                key_size = len(key)
+                size = len(value)
+                if key_size < _SHORT_LENGTH and size < _SHORT_LENGTH:
+                    parts += (
+                        _HEADS[index],
+                        _LENGTHS[key_size],
+                        key,
+                        _LENGTHS[size],
+                        value,
+                        NO_HEADERS,
+                    )
+                    now_used = keyed = True
+                    continue
         key, value, raw, timestamp = _fields(item, index, now_ms)
         if timestamp == now_ms:
             now_used = True
         elif max_timestamp is None or timestamp > max_timestamp:
             max_timestamp = timestamp
         if key is not None:
-            flags |= HAS_KEYS
+            keyed = True
         if raw != NO_HEADERS:
             flags |= HAS_HEADERS
         parts.append(encode_record(index, wrap64(timestamp - now_ms), key, value, raw))
+    if keyed:
+        flags |= HAS_KEYS
     if now_used and (max_timestamp is None or now_ms > max_timestamp):
         max_timestamp = now_ms
     assert max_timestamp is not None
@@ -390,7 +424,9 @@ def section_of(view: memoryview, info: BatchInfo) -> bytes:
 
 
 def _damaged(info: BatchInfo, error: Exception) -> Malformed:
-    return malformed_section(info.position, str(error) or RECORD_FAULTS[2])
+    # IndexError: a byte was read past the end.
+    why = RECORD_FAULTS[2] if isinstance(error, IndexError) else str(error)
+    return malformed_section(info.position, why)
 
 
 def _region(buf: Buffer, start: int, stop: int) -> memoryview:
@@ -465,87 +501,82 @@ def _decode_section(
 ) -> None:
     """Append the records with `first <= offset < last`; the bytes behind them are not read.
 
-    This loop is the hot one: varints of one and two bytes are read in line. Reading a byte past the
-    end raises IndexError, and every slice is checked against the end before it is taken.
+    This loop is the hot one: short varints are read in line. Nothing is compared with the end,
+    because a byte is read behind every slice: where that is past the end, it raises IndexError.
     """
     base_offset = info.base_offset
     base_timestamp = info.base_timestamp
-    skipped = first - base_offset
-    end = len(section)
+    sizes = _SIZES
+    no_headers = EMPTY
+    new = object.__new__
+    found: list[Record] = []
+    append = found.append
     position = 0
-    new = Record.__new__
-    append = records.append
     for index in range(min(info.count, last - base_offset)):
         number = section[position]
         position += 1
         if number > 0x7F:
-            high = section[position]
+            number += (section[position] << 7) - 0x80
             position += 1
-            if high < 0x80:
-                number += (high << 7) - 0x80
-            else:
+            if number > 0x3FFF:
                 number, position = read_uvarint(section, position - 2)
         if number != index:
             raise Malformed(RECORD_FAULTS[3])
 
+        timestamp = base_timestamp
         number = section[position]
         position += 1
         if number:
             if number > 0x7F:
                 number, position = read_uvarint(section, position - 1)
             timestamp = wrap64(base_timestamp + (number >> 1 ^ -(number & 1)))
-        else:
-            timestamp = base_timestamp
 
-        number = section[position]
+        size = sizes[section[position]]
         position += 1
-        if number > 0x7F:
-            high = section[position]
-            position += 1
-            if high < 0x80:
-                number += (high << 7) - 0x80
-            else:
-                number, position = read_uvarint(section, position - 2)
-        if number & 1:
+        if size >= 0:
+            stop = position + size
+            key: bytes | None = section[position:stop]
+        elif size == _NULL:
+            stop = position
             key = None
         else:
-            stop = position + (number >> 1)
-            if stop > end:
-                raise IndexError
-            key = section[position:stop]
-            position = stop
+            key, stop = _long_field(section, position - 1)
 
-        number = section[position]
-        position += 1
-        if number > 0x7F:
-            high = section[position]
-            position += 1
-            if high < 0x80:
-                number += (high << 7) - 0x80
-            else:
-                number, position = read_uvarint(section, position - 2)
-        if number & 1:
+        size = sizes[section[stop]]
+        position = stop + 1
+        if size >= 0:
+            stop = position + size
+            value: bytes | None = section[position:stop]
+        elif size == _NULL:
+            stop = position
             value = None
-        else:
-            stop = position + (number >> 1)
-            if stop > end:
-                raise IndexError
-            value = section[position:stop]
-            position = stop
-
-        headers: Headers | bytes = EMPTY
-        if section[position]:
-            stop = skip_headers(section, position)
-            headers = section[position:stop]
-            position = stop
-        else:
+        elif size > _OTHER and (high := section[position]) < 0x80:
             position += 1
+            stop = position + (high << 6) + _TWO - size
+            value = section[position:stop]
+        else:
+            value, stop = _long_field(section, position - 1)
 
-        if index >= skipped:
-            record = new(Record)
-            record._offset = base_offset + index
-            record._timestamp = timestamp
-            record._key = key
-            record._value = value
-            record._headers = headers
-            append(record)
+        headers: Headers | bytes = no_headers
+        position = stop + 1
+        if section[stop]:
+            position = skip_headers(section, stop)
+            headers = section[stop:position]
+
+        record = new(Record)
+        record._offset = base_offset + index
+        record._timestamp = timestamp
+        record._key = key
+        record._value = value
+        record._headers = headers
+        append(record)
+    records += found[first - base_offset :] if first > base_offset else found
+
+
+def _long_field(section: bytes, position: int) -> tuple[bytes | None, int]:
+    """A key or a value of any length, and the position behind it, which may be past the end."""
+    number, position = read_uvarint(section, position)
+    if number & 1:
+        return None, position
+    stop = position + (number >> 1)
+    return section[position:stop], stop

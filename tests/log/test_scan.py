@@ -1,0 +1,215 @@
+"""Walking a segment: regions of whole batches, and what is said where one is not whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.kernel import BAD, COMPLETE, PARTIAL, encode
+from tailrace.log.fs import OsFile, OsFileSystem
+from tailrace.log.scan import Chunks, Facts, find_next_batch, scan
+from tests.log.helpers import T0
+
+
+def batch(offset: int, size: int = 10, count: int = 1) -> bytes:
+    return bytes(encode([bytes(size)] * count, T0).place(offset))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[list[OsFile]]:
+    opened: list[OsFile] = []
+    yield opened
+    for file in opened:
+        file.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path, files: list[OsFile]) -> OsFile:
+    file = OsFileSystem().open(str(tmp_path / "segment"), write=True, create=True)
+    files.append(file)
+    return file
+
+
+def put(file: OsFile, *parts: bytes | bytearray) -> int:
+    data = b"".join(parts)
+    file.truncate(0)
+    file.pwrite(data, 0)
+    return len(data)
+
+
+def facts(base: int = 0) -> Facts:
+    return Facts(base, 100, 1_000)
+
+
+# --- chunks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read_size", [1, 10, 44, 60, 1 << 20])
+def test_every_size_of_read(file: OsFile, read_size: int) -> None:
+    parts = [batch(n, size) for n, size in enumerate((0, 1, 100, 5_000, 3))]
+    size = put(file, *parts)
+    chunks = Chunks(file, 0, size, read_size)
+    found, next_offset = b"", 0
+    while (region := chunks.next()) is not None:
+        assert region.position == len(found)
+        found += bytes(region.data)
+        assert region.next_offset > next_offset
+        next_offset = region.next_offset
+    assert found == b"".join(parts)
+    assert (chunks.position, chunks.status, next_offset) == (size, COMPLETE, 5)
+
+
+def test_a_stop_inside_a_batch(file: OsFile) -> None:
+    first = batch(0)
+    size = put(file, first, batch(1))
+    for stop in range(len(first) + 1, size):
+        chunks = Chunks(file, 0, stop)
+        assert chunks.next() is not None
+        assert chunks.next() is None
+        assert (chunks.position, chunks.status) == (len(first), PARTIAL)
+
+
+def test_a_file_that_is_shorter_than_it_should_be(file: OsFile) -> None:
+    size = put(file, batch(0), batch(1))
+    chunks = Chunks(file, 0, size + 1_000)
+    assert chunks.next() is not None
+    assert chunks.next() is None
+    assert chunks.position == size
+    file.truncate(size - 3)
+    chunks = Chunks(file, 0, size)
+    assert chunks.next() is not None
+    assert chunks.next() is None
+    assert chunks.status == PARTIAL
+
+
+def test_nothing_to_read(file: OsFile) -> None:
+    assert Chunks(file, 0, 0).next() is None
+    assert Chunks(file, 10, 5).next() is None
+
+
+@pytest.mark.parametrize("junk", [b"\0", b"\0" * 100, b"junk" * 20])
+def test_what_is_no_batch(file: OsFile, junk: bytes) -> None:
+    size = put(file, batch(0), junk)
+    chunks = Chunks(file, 0, size)
+    assert chunks.next() is not None
+    assert chunks.next() is None
+    assert chunks.status == (BAD if len(junk) > 44 or junk[0] else chunks.status)
+    assert chunks.status != COMPLETE
+
+
+# --- scan ---------------------------------------------------------------------------------------
+
+
+def test_facts(file: OsFile) -> None:
+    size = put(file, batch(5, count=2), batch(7, count=3), batch(20))
+    found = facts(base=5)
+    assert scan(file, found, size) == COMPLETE
+    assert (found.size, found.next_offset, found.records) == (size, 21, 6)
+    assert found.first_timestamp == found.max_timestamp == T0
+    assert not found.damages
+
+
+def test_facts_grow_with_the_file(file: OsFile) -> None:
+    found = facts()
+    parts: list[bytes] = []
+    for n in range(5):
+        parts.append(batch(n))
+        assert scan(file, found, put(file, *parts)) == COMPLETE
+        assert found.next_offset == n + 1
+    assert found.records == 5
+
+
+def test_damage_in_the_middle(file: OsFile) -> None:
+    parts = [batch(n) for n in range(5)]
+    broken = bytearray(parts[2])
+    broken[50] ^= 1
+    size = put(file, *parts[:2], broken, *parts[3:])
+    found = facts()
+    assert scan(file, found, size) == COMPLETE
+    (damage,) = found.damages
+    assert (damage.first_offset, damage.next_offset) == (2, 3)
+    assert (damage.position, damage.end) == (2 * len(parts[0]), 3 * len(parts[0]))
+    assert (found.records, found.next_offset) == (4, 5)
+
+
+def test_offsets_that_go_back_are_damage(file: OsFile) -> None:
+    size = put(file, batch(5), batch(2), batch(6))
+    found = facts()
+    scan(file, found, size)
+    assert [d.first_offset for d in found.damages] == [6]
+    assert found.next_offset == 7
+
+
+def test_offsets_too_far_from_the_base_are_damage(file: OsFile) -> None:
+    size = put(file, batch(5), batch(2**32 + 5))
+    found = facts()
+    assert scan(file, found, size) == BAD
+    assert found.next_offset == 6
+
+
+def test_behind_the_durable_part_offsets_follow_each_other(file: OsFile) -> None:
+    first = batch(0)
+    size = put(file, first, batch(1), batch(5))
+    found = facts()
+    assert scan(file, found, size, durable_size=len(first), contiguous=True) == BAD
+    assert found.next_offset == 2
+    found = facts()
+    assert scan(file, found, size, durable_size=size, contiguous=True) == COMPLETE
+    assert found.next_offset == 6
+
+
+def test_a_batch_that_is_being_written_is_no_damage(file: OsFile) -> None:
+    """The first look finds it half there, the second whole."""
+    parts = [batch(n) for n in range(3)]
+    size = put(file, parts[0], bytes(len(parts[1])), parts[2])
+
+    class Late(OsFile):
+        def pread(self, size: int, position: int) -> bytes:
+            self.pwrite(parts[1], len(parts[0]))  # just in time
+            return super().pread(size, position)
+
+    late = Late(os.dup(file.fd))
+    found = facts()
+    try:
+        assert scan(late, found, size) == COMPLETE
+    finally:
+        late.close()
+    assert not found.damages
+    assert found.records == 3
+
+
+# --- the next batch -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("junk", [0, 1, 43, 44, 100, (1 << 20) - 2, (1 << 20) + 5])
+def test_the_next_batch_behind_junk(file: OsFile, junk: int) -> None:
+    """Also where its first bytes lie across two reads."""
+    size = put(file, b"j" * (junk + 1), batch(7), batch(8))
+    found = find_next_batch(file, 0, size, 5)
+    assert found is not None
+    assert (found.position, found.base_offset) == (junk + 1, 7)
+    assert find_next_batch(file, 0, size, 9) is None
+
+
+def test_no_next_batch(file: OsFile) -> None:
+    assert find_next_batch(file, 0, 0, 0) is None
+    size = put(file, b"x" * 3)
+    assert find_next_batch(file, 0, size, 0) is None
+    size = put(file, b"x" * 100, batch(5)[:-1])
+    assert find_next_batch(file, 0, size, 0) is None
+    size = put(file, b"x" * 100, b"XULF", b"y" * 100)
+    assert find_next_batch(file, 0, size, 0) is None
+
+
+def test_a_batch_inside_a_value_is_not_taken_for_one(file: OsFile) -> None:
+    inner = batch(50)
+    outer = bytearray(encode([b"left", inner, b"right"], T0).place(3))
+    outer[46] ^= 1
+    after = batch(6)
+    size = put(file, outer, after)
+    found = find_next_batch(file, 0, size, 3)
+    assert found is not None
+    assert found.base_offset == 6
