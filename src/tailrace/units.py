@@ -64,7 +64,8 @@ def parse_size(value: str | int, key: str) -> int:
 def _scale(number: str, unit: int) -> int:
     """A decimal number times a unit, without the rounding of floats."""
     whole, _, fraction = number.partition(".")
-    return int(whole) * unit + int(fraction or "0") * unit // 10 ** len(fraction)
+    scaled: int = int(fraction or "0") * unit // 10 ** len(fraction)
+    return int(whole) * unit + scaled
 
 
 def format_size(size: int) -> str:

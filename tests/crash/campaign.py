@@ -317,7 +317,7 @@ class Campaign:
             self.oracle.truncate(report.start_offset)
 
     def _allow_start(self, log: Log, kept: int) -> None:
-        """Retention may go so far that `kept` records stay, those among them that nobody sees yet."""
+        """Retention may go so far that `kept` records stay, with those that nobody sees yet."""
         found = scan(log)
         offsets = [*(r.offset for r in found.records), *range(found.end, log.end_offset)]
         if len(offsets) > kept:

@@ -87,7 +87,7 @@ def test_a_reader_in_what_stays_does_not_notice(read_only: bool) -> None:
 
 @pytest.mark.parametrize(
     "retention",
-    [{"max_records": 5}, {"max_bytes": 300}, {"max_records": 1, "max_bytes": 1}],
+    [{"max_records": 5}, {"max_bytes": 200}, {"max_records": 1, "max_bytes": 1}],
     ids=str,
 )
 def test_what_is_kept_survives_a_power_cut(retention: dict[str, int]) -> None:

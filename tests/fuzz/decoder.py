@@ -31,7 +31,6 @@ from tailrace.kernel.layout import (
     MAGIC_BYTES,
     MAX_OFFSET,
     MAX_SECTION,
-    Malformed,
 )
 from tailrace.kernel.pure.crc import crc32c
 from tests.kernel.twins import TWINS, Twin, available, load, outcome

@@ -12,9 +12,9 @@ from tailrace import Locked, Log
 from tailrace.errors import ConfigError
 from tailrace.kernel import crc32c
 from tailrace.log.fs import FileSystem
-from tailrace.log.repair import RecoveryReport, recover
+from tailrace.log.offline.repair import RecoveryReport, recover
+from tailrace.log.offline.verify import verify
 from tailrace.log.sidefiles import Gap, Gaps, Poison, Seals, Watermark, WatermarkFile
-from tailrace.log.verify import verify
 from tailrace.testing import Crash, Fail, SimulatedDisk, every_call
 from tailrace.testing.faults import Operation
 from tests.log.damage import (

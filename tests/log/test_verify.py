@@ -12,6 +12,7 @@ from tailrace import Log, Record
 from tailrace.kernel import crc32c
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.index import TimeIndex
+from tailrace.log.offline.verify import VerifyReport, verify
 from tailrace.log.segments import Extent
 from tailrace.log.sidefiles import (
     CleanMarker,
@@ -24,7 +25,6 @@ from tailrace.log.sidefiles import (
     WatermarkFile,
     store_checked_json,
 )
-from tailrace.log.verify import VerifyReport, verify
 from tailrace.testing import SimulatedDisk
 from tests.log.damage import FOLDER, build, damage, layout, segments, spoil
 

@@ -26,7 +26,7 @@ from tailrace.kernel import (
 )
 from tailrace.log.fs import File, FileSystem, read_exactly, read_file
 from tailrace.log.index import OffsetIndex, TimeIndex
-from tailrace.log.survey import Unreadable, Whole, fault_of, walk
+from tailrace.log.offline.survey import Unreadable, Whole, fault_of, walk
 
 __all__ = ["Item", "batches", "entries"]
 

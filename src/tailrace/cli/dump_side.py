@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tailrace.log.fs import FileSystem, read_file
-from tailrace.log.side_check import is_whole_gap, read_document
+from tailrace.log.offline.side_check import is_whole_gap, read_document
 from tailrace.log.sidefiles import Reserved, Seals, Slots, StartOffset, Watermark, WatermarkFile
 
 __all__ = ["READERS", "Item", "side_file"]

@@ -7,8 +7,8 @@ import click
 from tailrace.cli.output import print_json, print_rows, progress_bar
 from tailrace.cli.places import find_log
 from tailrace.log.fs import OsFileSystem
-from tailrace.log.repair import RecoveryReport
-from tailrace.log.repair import recover as recover_log
+from tailrace.log.offline.repair import RecoveryReport
+from tailrace.log.offline.repair import recover as recover_log
 
 __all__ = ["recover"]
 

@@ -6,10 +6,10 @@ import click
 
 from tailrace.cli.output import print_json, print_rows, progress_bar
 from tailrace.cli.places import find_log
-from tailrace.log.findings import Finding
 from tailrace.log.fs import OsFileSystem
-from tailrace.log.verify import VerifyReport
-from tailrace.log.verify import verify as verify_log
+from tailrace.log.offline.findings import Finding
+from tailrace.log.offline.verify import VerifyReport
+from tailrace.log.offline.verify import verify as verify_log
 from tailrace.units import format_size
 
 __all__ = ["verify"]

@@ -67,11 +67,8 @@ class ProcessLock:
 def _open_unless_held(path: str) -> int:
     """Open the lock file, without opening it when this process holds it: closing it again would
     drop the lock."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         st = os.stat(path)
-    except FileNotFoundError:
-        pass
-    else:
         lock = _held.get((st.st_dev, st.st_ino))
         if lock is not None and lock._pid == os.getpid():
             holder = f"another Log in this process (pid {os.getpid()})"

@@ -26,14 +26,16 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tailrace.errors import ConfigError
-from tailrace.log.findings import Finding
 from tailrace.log.fs import File, FileSystem, replace_file, write_all
-from tailrace.log.log_survey import LogSurvey, Progress, survey_log, uncovered
+from tailrace.log.offline.findings import Finding
+from tailrace.log.offline.log_survey import LogSurvey, Progress, survey_log, uncovered
+from tailrace.log.offline.side_check import check_side_files, is_whole_gap, read_side_file
+from tailrace.log.offline.survey import Run, SegmentSurvey
+from tailrace.log.offline.verify import offsets, watermark_fault
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.recovery import keep_aside
 from tailrace.log.scan import scan
 from tailrace.log.segments import Catalog, list_segments, segment_path
-from tailrace.log.side_check import check_side_files, is_whole_gap, read_side_file
 from tailrace.log.sidefiles import (
     Gap,
     Gaps,
@@ -43,8 +45,6 @@ from tailrace.log.sidefiles import (
     WatermarkFile,
     side_path,
 )
-from tailrace.log.survey import Run, SegmentSurvey
-from tailrace.log.verify import offsets, watermark_fault
 from tailrace.log.writer import Writer
 
 __all__ = ["Action", "RecoveryReport", "recover"]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tailrace.kernel import crc32c
-from tailrace.log.findings import Finding, Severity
 from tailrace.log.fs import FileSystem, read_file
+from tailrace.log.offline.findings import Finding, Severity
 from tailrace.log.options import FlushMode
 from tailrace.log.sidefiles import (
     FOLDER,

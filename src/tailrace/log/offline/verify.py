@@ -10,15 +10,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tailrace.log.findings import Finding, Severity
 from tailrace.log.fs import FileSystem
-from tailrace.log.index_check import IndexFault
-from tailrace.log.log_survey import LogSurvey, Progress, survey_log, uncovered
+from tailrace.log.offline.findings import Finding, Severity
+from tailrace.log.offline.index_check import IndexFault
+from tailrace.log.offline.log_survey import LogSurvey, Progress, survey_log, uncovered
+from tailrace.log.offline.side_check import check_side_files, read_document, read_side_file
+from tailrace.log.offline.survey import Fault, Unreadable
 from tailrace.log.options import LogOptions
 from tailrace.log.segments import segment_path
-from tailrace.log.side_check import check_side_files, read_document, read_side_file
 from tailrace.log.sidefiles import FOLDER
-from tailrace.log.survey import Fault, Unreadable
 
 __all__ = ["Finding", "VerifyReport", "verify", "watermark_fault"]
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from tailrace.errors import ConfigError
 from tailrace.log.fs import FileSystem
+from tailrace.log.offline.survey import Missing, SegmentSurvey, SegmentSurveyor
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.recovery import Cut, Diagnosis, diagnose
 from tailrace.log.segments import Catalog, Extent, Listing, list_segments, segment_path
 from tailrace.log.sidefiles import Gap, Gaps, Identity
-from tailrace.log.survey import Missing, SegmentSurvey, SegmentSurveyor
 
 __all__ = ["LogSurvey", "Progress", "survey_log", "uncovered"]
 

@@ -24,7 +24,12 @@ from tailrace.kernel import (
 )
 from tailrace.kernel.layout import CRC_START, HEADER, MAGIC_BYTES, MAX_SECTION, VERSION
 from tailrace.log.fs import File, FileSystem, read_exactly
-from tailrace.log.index_check import IndexCheck, IndexFault, OffsetIndexCheck, TimeIndexCheck
+from tailrace.log.offline.index_check import (
+    IndexCheck,
+    IndexFault,
+    OffsetIndexCheck,
+    TimeIndexCheck,
+)
 from tailrace.log.scan import Chunks, Facts, find_next_batch
 from tailrace.log.segments import Extent, segment_path
 from tailrace.log.sidefiles import Seal

@@ -1,0 +1,1 @@
+"""Checking and repairing logs that nobody writes to."""
