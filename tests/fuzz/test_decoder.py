@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.kernel.layout import Malformed
 from tests.fuzz import decoder
 from tests.fuzz.make_corpus import seeds
 from tests.kernel.twins import Twin
@@ -49,7 +50,7 @@ def test_cases_reach_the_parser(kernels: list[Twin]) -> None:
         data = decoder.make_case(inputs, SEED, case)
         if kernels[-1].check(data, 0, len(data))[0]:
             passed += 1
-            malformed += decoder.observe(kernels[-1], data)["checked"] is decoder.Malformed
+            malformed += decoder.observe(kernels[-1], data)["checked"] is Malformed
     assert passed > 100
     assert malformed > 10
 

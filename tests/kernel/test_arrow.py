@@ -518,4 +518,4 @@ def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ImportError, match=r"pip install 'tailrace\[arrow\]'"):
-        arrow.schema()
+        arrow.decode_arrow(GOLDEN, 0, len(GOLDEN))

@@ -44,7 +44,7 @@ def test_signatures(twins: tuple[Twin, Twin], name: str) -> None:
 
     compiled, pure = map(parameters, twins)
     assert compiled == pure
-    assert getattr(twins[0], name).__doc__ == getattr(twins[1], name).__doc__
+    assert inspect.getdoc(getattr(twins[0], name)) == inspect.getdoc(getattr(twins[1], name))
 
 
 def test_the_kernel_exports_what_it_promises() -> None:

@@ -5,6 +5,7 @@ pyarrow is imported on first use; it comes with the extra `arrow`.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace import kernel
@@ -31,7 +32,15 @@ _MAX_BYTES: Final = (1 << 31) - 1  # what 32-bit offsets can address
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
     """The schema of `decode_arrow`'s result."""
+    return _schema(tuple(columns))
+
+
+@cache
+def _schema(columns: tuple[str, ...]) -> pa.Schema:
     lib = _pyarrow()
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise ValueError(f"no such column: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
     header = lib.struct(
         [
             lib.field("key", lib.string(), nullable=False),
@@ -45,9 +54,6 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
         "value": lib.field("value", lib.binary()),
         "headers": lib.field("headers", lib.list_(lib.field("item", header, nullable=False))),
     }
-    unknown = [name for name in columns if name not in fields]
-    if unknown:
-        raise ValueError(f"no such column: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
     found: pa.Schema = lib.schema([fields[name] for name in columns])
     return found
 

@@ -7,23 +7,27 @@ messages exist once.
 from __future__ import annotations
 
 from operator import index as as_index
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from tailrace.kernel.layout import CODEC_NAMES, MAX_OFFSET, MAX_TIMESTAMP, MIN_TIMESTAMP
+
+# Tuples, not unions: those would be made anew at each call.
+BUFFERS: Final = (bytes, bytearray, memoryview)
+CONTENTS: Final = (str, bytes, bytearray, memoryview)
 
 
 def as_bytes(value: object, what: str) -> bytes:
     """`value` as bytes; text becomes UTF-8 and mutable buffers are copied."""
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, BUFFERS):
         return bytes(value)
     raise TypeError(f"{what} must be bytes or str, not {type(value).__name__}")
 
 
 def as_bytes_or_none(value: object, what: str) -> bytes | None:
     """As `as_bytes`, but None (null, which is not the same as empty) stays None."""
-    return None if value is None else as_bytes(value, what)
+    return value if value is None or type(value) is bytes else as_bytes(value, what)
 
 
 def as_timestamp(value: object) -> int:
@@ -55,7 +59,7 @@ def refuse_record(item: object, index: int) -> NoReturn:
 
 def refuse_single(records: object) -> None:
     """Raise if `records` is one value: iterating over it would make a record of each byte."""
-    if isinstance(records, str | bytes | bytearray | memoryview):
+    if isinstance(records, CONTENTS):
         raise TypeError(
             f"records must be a sequence of records, not one {type(records).__name__}; "
             "put it in a list"
@@ -63,6 +67,8 @@ def refuse_single(records: object) -> None:
 
 
 def _as_int(value: object, what: str, low: int, high: int) -> int:
+    if type(value) is int and low <= value <= high:
+        return value
     try:
         number = as_index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import TYPE_CHECKING, Final
 
-from tailrace.kernel.coerce import as_bytes
+from tailrace.kernel.coerce import CONTENTS, as_bytes
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -85,7 +85,7 @@ class Headers(Mapping[str, bytes]):
             return self._pairs == other._pairs
         if isinstance(other, Mapping):
             return len(other) == len(self._pairs) and dict(self._pairs) == dict(other)
-        if isinstance(other, list | tuple):
+        if isinstance(other, (list, tuple)):
             return self._pairs == tuple(other)
         return NotImplemented
 
@@ -134,7 +134,7 @@ def as_pairs(headers: HeadersLike) -> Pairs:
     items: object = headers
     if isinstance(headers, Mapping):
         items = headers.items()
-    if isinstance(items, str | bytes | bytearray | memoryview) or not isinstance(items, Iterable):
+    if isinstance(items, CONTENTS) or not isinstance(items, Iterable):
         raise TypeError(
             f"headers must be a mapping or (name, value) pairs, not {type(headers).__name__}"
         )
@@ -152,7 +152,7 @@ def decode_name(name: bytes) -> str:
 
 
 def _as_pair(item: object) -> tuple[str, bytes]:
-    if not isinstance(item, tuple | list) or len(item) != 2:
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise TypeError(f"a header must be a (name, value) pair, not {item!r:.60}")
     name, value = item
     if not isinstance(name, str):

@@ -18,6 +18,7 @@ from tailrace.kernel import (
     decode,
     encode,
 )
+from tailrace.kernel.coerce import refuse_single
 from tailrace.log.commit import Receipt
 from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.log.observer import Observer
@@ -145,6 +146,7 @@ class Log:
         Each batch is atomic, the whole is not: if something goes wrong after a first batch,
         `NotWritten.appended` tells how many records went in. The receipt spans them all.
         """
+        refuse_single(records)
         first: Receipt | None = None
         last: Receipt | None = None
         appended = 0

@@ -172,8 +172,10 @@ class Reader:
 
     def _first_in_segment(self, view: View, extent: Extent, timestamp: int) -> int | None:
         facts = self._catalog.facts(extent)
-        _, position = facts.offsets.lookup(max(facts.times.lookup(timestamp), view.start))
+        offset, position = facts.offsets.lookup(max(facts.times.lookup(timestamp), view.start))
         with self._catalog.files.use(segment_path(self._catalog.folder, extent.base)) as file:
+            if not _starts_batch(file, position, extent.size, offset):
+                position = 0
             while position < extent.size:
                 header = header_at(file, position, extent.size)
                 if header is not None and header.max_timestamp < timestamp and header.size > _LARGE:

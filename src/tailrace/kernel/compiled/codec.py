@@ -47,6 +47,7 @@ from cython.cimports.tailrace.kernel.compiled.records import (
 
 from tailrace.kernel import compression, layout
 from tailrace.kernel.coerce import (
+    CONTENTS,
     as_codec,
     as_offset,
     as_timestamp,
@@ -170,14 +171,12 @@ def encode(records, now_ms, codec=0, extra_headers=(), max_bytes=layout.MAX_SECT
                 headers = item[2]
             elif len(item) != 2:
                 refuse_record(item, index)
-            owners = (
-                point(item[0], cython.address(key), "key", index),
-                point(item[1], cython.address(value), "value", index),
-            )
+            key_owner = point(item[0], cython.address(key), "key", index)  # noqa: F841 (keeps it)
+            value_owner = point(item[1], cython.address(value), "value", index)
         else:
-            if item is not None and not isinstance(item, str | bytes | bytearray | memoryview):
+            if item is not None and not isinstance(item, CONTENTS):
                 refuse_record(item, index)
-            owners = point(item, cython.address(value), "value", index)  # noqa: F841 (keeps it)
+            value_owner = point(item, cython.address(value), "value", index)  # noqa: F841
         if index == 0 and extra_headers:
             own = parse_headers(headers) if type(headers) is bytes else headers
             headers = as_pairs(extra_headers) + as_pairs(own)

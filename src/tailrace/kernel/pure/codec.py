@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.kernel import compression
 from tailrace.kernel.coerce import (
+    CONTENTS,
     as_bytes,
     as_bytes_or_none,
     as_codec,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from tailrace.kernel.pure.records import BytesLike
 
 _CHECKED: Final = Struct("<IQIH")  # crc, base_offset, batch_len, count
+_PLACED: Final = Struct("<IQ")  # crc, base_offset
 
 # The pieces that most records are put together from.
 _HEADS: Final = [varint + b"\x00" for varint in VARINTS]  # offset delta, the batch's timestamp
@@ -116,8 +118,7 @@ class Draft:
         self._operator = 0
         if self.size > _DIRECT:
             self._operator = shift_operator(self.size - TAIL_START)
-            with memoryview(data) as view:
-                self._tail_crc = crc32c(view[TAIL_START:])
+            self._tail_crc = crc32c(memoryview(data)[TAIL_START:])
 
     def place(self, base_offset: int) -> bytearray:
         """Write the offset and the CRC into `data`, and return it."""
@@ -127,13 +128,12 @@ class Draft:
         data = self.data
         if len(data) != self.size:
             raise ValueError(DRAFT_RESIZED)
-        data[CRC_START:TAIL_START] = base_offset.to_bytes(8, "little")
+        _PLACED.pack_into(data, 4, 0, base_offset)
         if self._operator:
             crc = multiply(self._operator, crc32c(data[CRC_START:TAIL_START])) ^ self._tail_crc
         else:
-            with memoryview(data) as view:
-                crc = crc32c(view[CRC_START:])
-        data[4:CRC_START] = crc.to_bytes(4, "little")
+            crc = crc32c(memoryview(data)[CRC_START:])
+        _PLACED.pack_into(data, 4, crc, base_offset)
         return data
 
 
@@ -284,7 +284,7 @@ def _fields(item: object, index: int, now_ms: int) -> tuple[bytes | None, bytes 
         return key, value, raw, now_ms
     if item is None:
         return None, None, NO_HEADERS, now_ms
-    if not isinstance(item, str | bytes | bytearray | memoryview):
+    if not isinstance(item, CONTENTS):
         refuse_record(item, index)
     return None, as_bytes(item, "value"), NO_HEADERS, now_ms
 
