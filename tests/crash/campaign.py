@@ -54,7 +54,7 @@ class Campaign:
         CLOCK.now_ms = NOW_MS
 
     def run(self) -> None:
-        lives = self.rng.randint(1, 4)
+        lives = self.rng.randint(1, 3)
         for life in range(lives):
             self._note(f"life {life}")
             self._look_from_outside()
@@ -90,7 +90,7 @@ class Campaign:
             if log is None:
                 return
             self._check(log)
-            for _ in range(self.rng.randint(0, 25)):
+            for _ in range(self.rng.randint(0, 20)):
                 self._step(log)
             if self.rng.random() < 0.4:
                 self._close(log)
@@ -163,7 +163,7 @@ class Campaign:
 
     def _look_from_outside(self) -> None:
         """Somebody reads, without being the writer; what they see counts as seen."""
-        if self.rng.random() < 0.5 and side("log.json") in self.disk.files():
+        if self.rng.random() < 0.35 and side("log.json") in self.disk.files():
             with open_log(self.disk, read_only=True, **self._options) as log:
                 found = self.oracle.check(log)
                 self._note(f"observer: {found.start}..{found.end}, lost {found.lost}")

@@ -306,6 +306,14 @@ def test_draft(kernel: Twin) -> None:
     assert draft.place(0) is draft.data
 
 
+def test_encode_placed(kernel: Twin) -> None:
+    for arguments in ((b"v", None, None, None), ("v", "k", {"a": "b"}, 5), (None, b"", [], -5)):
+        expected = kernel.encode_one(*arguments, now_ms=NOW).place(7)
+        assert kernel.encode_placed(*arguments, 7, NOW) == expected
+    with pytest.raises(ValueError, match="offset -1 is outside"):
+        kernel.encode_placed(b"v", None, None, None, -1, NOW)
+
+
 @pytest.mark.parametrize("size", [0, 100, 1900, 2100, 30_000, 40_000, 1_000_000])
 def test_place_again(kernel: Twin, size: int) -> None:
     draft = kernel.encode([random.Random(size).randbytes(size)], NOW)

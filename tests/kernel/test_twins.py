@@ -25,6 +25,7 @@ FUNCTIONS = [
     "encode",
     "encode_columns",
     "encode_one",
+    "encode_placed",
     "fill_columns",
     "find_record_at_time",
     "first_headers",

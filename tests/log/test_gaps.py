@@ -10,6 +10,7 @@ from tailrace import ConfigError, Corrupt, Log
 from tailrace.kernel import encode
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.sidefiles import Gap, Gaps
+from tests.log import fluxmq
 from tests.log.conftest import OpenLog
 from tests.log.helpers import T0, at, fill, flip, offsets, segment, values
 
@@ -174,6 +175,7 @@ def test_batches_of_a_newer_format_are_refused(open_log: OpenLog, path: Path) ->
     path.mkdir()
     data = bytearray(batch(0, T0))
     data[25] = 2
+    data[4:8] = fluxmq.crc32c(data[8:]).to_bytes(4, "little")  # whole, but for its version
     segment(path, 0).write_bytes(data)
     with pytest.raises(ConfigError, match=r"has batches of format 2; .* upgrade tailrace"):
         open_log()

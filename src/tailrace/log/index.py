@@ -182,8 +182,11 @@ class TimeIndex:
 
 
 class IndexFile:
-    """An index and the file that mirrors it. Losing the file's tail is harmless, so an error while
-    writing only stops the mirroring: the next open sees a short file and makes it anew."""
+    """An index and the file that mirrors it, a block of entries at a time. Losing the file's tail
+    is harmless, so an error while writing only stops the mirroring: the next open sees a short file
+    and makes it anew."""
+
+    BLOCK = 64
 
     def __init__(self, file: File, index: OffsetIndex | TimeIndex) -> None:
         self._file = file
@@ -193,14 +196,17 @@ class IndexFile:
 
     def catch_up(self) -> None:
         """Write the entries that the file lacks."""
-        index = self._index
+        index, count = self._index, len(self._index)
+        if self._broken or self._written == count:
+            return
+        position = index.HEADER.size + index.ENTRY.size * self._written
+        entries = b"".join(map(index.entry, range(self._written, count)))
         try:
-            while not self._broken and self._written < len(index):
-                position = index.HEADER.size + index.ENTRY.size * self._written
-                write_all(self._file, index.entry(self._written), position)
-                self._written += 1
+            write_all(self._file, entries, position)
         except OSError:
             self._broken = True
+        else:
+            self._written = count
 
     def rewrite(self) -> None:
         """Make the file equal to the index."""

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any
+from typing import Final
 
 from tailrace.errors import Closed, NotWritten, OutcomeUnknown
-from tailrace.kernel import HEADER_SIZE, Draft, encode_one
-from tailrace.kernel.layout import too_large
+from tailrace.kernel import Draft
 from tailrace.log.commit import Committer, Written
 from tailrace.log.fs import File, write_all
 from tailrace.log.index import IndexFile
@@ -30,7 +29,9 @@ if sys.version_info >= (3, 12):
 else:
     from typing_extensions import Buffer
 
-__all__ = ["Tail"]
+__all__ = ["NEXT_OFFSET", "Tail"]
+
+NEXT_OFFSET: Final = 3  # in Tail.state
 
 _NEVER = 1 << 63
 _POSITION_MAX = 2**32 - 1  # a position in `.idx` has 32 bits
@@ -59,11 +60,12 @@ class Tail:
         self._options = options
         self._flushes = flushes
         self._reserved = reserved
-        self._max_batch_size = options.max_batch_bytes + HEADER_SIZE
         self.committer: Committer  # set by the log, which ties the two together
         # What others may look at any time is changed by one assignment: file, base, size and next
-        # offset of the active segment, and the segments before it.
-        self._state: tuple[File, int, int, int, tuple[Extent, ...]]
+        # offset of the active segment, and the segments before it. Nothing is kept beside it, so an
+        # interrupt cannot leave two truths.
+        self.state: tuple[File, int, int, int, tuple[Extent, ...]]
+        self._unmirrored: int  # index entries that the files lack
         self._index_due: int  # the size of the segment with which the next index entry comes
         self._closed = False
         self._unsettled = False
@@ -73,53 +75,37 @@ class Tail:
 
     @property
     def base(self) -> int:
-        return self._state[1]
+        return self.state[1]
 
     @property
     def end_offset(self) -> int:
-        return self._state[3]
+        """The offset of the next record. It changes under the append lock only."""
+        return self.state[NEXT_OFFSET]
 
     def written(self) -> Written:
-        return Written(*self._state[:4])
+        return Written(*self.state[:4])
 
     def extents(self) -> tuple[tuple[Extent, ...], int]:
         """Every segment, the active one as far as it is written, and the end offset then."""
-        _file, base, size, next_offset, sealed = self._state
+        _file, base, size, next_offset, sealed = self.state
         return (*sealed, Extent(base, size)), next_offset
 
     def drop(self, count: int) -> None:
         """Forget the first segments, whose files are about to go."""
-        file, base, size, next_offset, sealed = self._state
-        self._state = (file, base, size, next_offset, sealed[count:])
+        file, base, size, next_offset, sealed = self.state
+        self.state = (file, base, size, next_offset, sealed[count:])
 
     # --- append -----------------------------------------------------------------------------
 
     def append(self, draft: Draft) -> int:
         """Write the batch and return the offset of its first record."""
-        offset = self._state[3]
-        self._write(draft.place(offset), draft.size, draft.count, draft.max_timestamp)
+        offset = self.state[NEXT_OFFSET]
+        self.write(draft.place(offset), draft.size, draft.count, draft.max_timestamp)
         return offset
 
-    def append_one(
-        self,
-        value: bytes | str | None,
-        key: bytes | str | None,
-        headers: Any,
-        timestamp: int | None,
-        now_ms: int,
-    ) -> int:
-        """The same for a batch of one record that is not compressed."""
-        offset = self._state[3]
-        data = encode_one(value, key, headers, timestamp, now_ms).place(offset)
-        size = len(data)
-        if size > self._max_batch_size:
-            raise too_large(size - HEADER_SIZE, self._options.max_batch_bytes)
-        self._write(data, size, 1, now_ms if timestamp is None else timestamp)
-        return offset
-
-    def _write(self, data: Buffer, size: int, count: int, timestamp: int) -> None:
-        """Write a batch that has its place; `timestamp` is its greatest."""
-        file, base, position, offset, sealed = self._state
+    def write(self, data: Buffer, size: int, count: int, timestamp: int) -> None:
+        """Write a batch that was placed at the end offset; `timestamp` is its greatest."""
+        file, base, position, offset, sealed = self.state
         if (
             position + size > self._roll_position
             or timestamp > self._roll_timestamp
@@ -128,7 +114,7 @@ class Tail:
             or self.committer.failure is not None
         ):
             self._prepare(size, count, timestamp)
-            file, base, position, _same_offset, sealed = self._state
+            file, base, position, _same_offset, sealed = self.state
         self._unsettled = True
         try:
             written = file.pwrite(data, position)
@@ -141,7 +127,7 @@ class Tail:
             self._index(offset, position, size, timestamp)
         if timestamp > self._facts.max_timestamp:
             self._facts.max_timestamp = timestamp
-        self._state = (file, base, end, offset + count, sealed)
+        self.state = (file, base, end, offset + count, sealed)
         self._unsettled = False
 
     def _index(self, offset: int, position: int, size: int, timestamp: int) -> None:
@@ -155,14 +141,16 @@ class Tail:
             self._index_due = position + size + facts.offsets.interval
         facts.times.observe(offset, timestamp)
         self._time_index_due = facts.times.next_timestamp
-        for index in self._index_files:
-            index.catch_up()
-        if first or self._index_is_nearly_full():
+        self._unmirrored += 1
+        if first or self._unmirrored == IndexFile.BLOCK:
+            for index in self._index_files:
+                index.catch_up()
+            self._unmirrored = 0
             self._roll_position = -1  # let `_prepare` look at the next append
 
     def _update_facts(self) -> Facts:
         """The facts, with what `append` leaves to be derived."""
-        _file, _base, size, next_offset, _sealed = self._state
+        _file, _base, size, next_offset, _sealed = self.state
         facts = self._facts
         facts.records += next_offset - facts.next_offset
         facts.size, facts.next_offset = size, next_offset
@@ -181,14 +169,14 @@ class Tail:
     def _repair(self) -> None:
         """Cut what is behind the last whole batch. An interrupted append may have left an index
         entry for it, which the next batch will make true: it starts at the same place."""
-        file, _base, size, _next_offset, _sealed = self._state
+        file, _base, size, _next_offset, _sealed = self.state
         file.truncate(size)
         if self._flushes:
             self.committer.force()  # or a power cut might bring it back
         self._unsettled = False
 
     def _prepare(self, size: int, count: int, timestamp: int) -> None:
-        """The rare cases before an append. None of them changes the next offset."""
+        """The rare cases before an append. None of them changes the end offset."""
         if self._closed:
             raise Closed(f"{self._catalog.folder} is closed")
         if self.committer.failure is not None:
@@ -225,6 +213,8 @@ class Tail:
         """Fold the roll rule into the numbers that `append` compares with."""
         facts, options = self._update_facts(), self._options
         self._roll_position = min(options.segment_bytes, _POSITION_MAX)
+        if self._index_is_nearly_full():
+            self._roll_position = -1
         self._roll_timestamp = facts.first_timestamp + options.segment_age_ms
         if not facts.size:
             self._roll_position = _POSITION_MAX
@@ -234,8 +224,10 @@ class Tail:
             self._offset_bound = min(self._offset_bound, self._reserved.offset)
 
     def _index_is_nearly_full(self) -> bool:
+        """Might the index reach its limit before the next block is mirrored?"""
+        block = (IndexFile.BLOCK + 2) * self._facts.times.ENTRY.size
         largest = max(self._facts.offsets.file_size, self._facts.times.file_size)
-        return largest + 2 * self._facts.times.ENTRY.size > self._options.index_max_bytes
+        return largest + block > self._options.index_max_bytes
 
     # --- segments ---------------------------------------------------------------------------
 
@@ -275,7 +267,7 @@ class Tail:
             self._discard_empty(base)
             raise
         self._catalog.remember(old)
-        sealed = self._state[4]
+        sealed = self.state[4]
         self._start(files, facts, (*sealed, Extent(old.base, old.size)))
 
     def _discard_empty(self, base: int) -> None:
@@ -303,10 +295,11 @@ class Tail:
         segment, idx, tix = files
         self._facts = self._catalog.live = facts
         self._index_files = (IndexFile(idx, facts.offsets), IndexFile(tix, facts.times))
-        self._state = (segment, facts.base, facts.size, facts.next_offset, sealed)
+        self.state = (segment, facts.base, facts.size, facts.next_offset, sealed)
         self._roll_position = -1  # the first append sets the bounds
         self._index_due = facts.size + facts.offsets.interval if facts.size else 0
         self._time_index_due = facts.times.next_timestamp
+        self._unmirrored = 0
 
     def rewrite_indexes(self) -> None:
         """Make the index files equal to what is in memory."""
@@ -333,7 +326,7 @@ class Tail:
         """Let go of the files."""
         for index in self._index_files:
             index.close()
-        self._state[0].close()
+        self.state[0].close()
 
     def _where(self) -> str:
         return segment_path(self._catalog.folder, self.base)

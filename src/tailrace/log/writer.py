@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any
 
 from tailrace.errors import (
     Closed,
@@ -43,14 +42,14 @@ __all__ = ["Writer"]
 
 
 class Writer:
-    """The one writer of a log. Thread-safe: `_lock` orders appends, rolls, deletion and close;
-    flushes run outside of it."""
+    """The one writer of a log. Thread-safe: `lock` orders appends, rolls, deletion and close;
+    flushes run outside of it. Whoever calls `tail.append` holds it."""
 
     def __init__(self, fs: FileSystem, folder: str, options: LogOptions, *, upkeep: bool) -> None:
         self._fs = fs
         self._folder = folder
         self._options = options
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._closed = False
         self._upkeep: Upkeep | None = None
         self._producers: Producers | None = None
@@ -180,7 +179,7 @@ class Writer:
         """Make everything durable and leave the marker that saves the next open a scan."""
         if self._upkeep is not None:
             self._upkeep.stop()
-        with self._lock:
+        with self.lock:
             if self._closed:
                 return
             self._closed = True
@@ -220,23 +219,12 @@ class Writer:
     # --- append -----------------------------------------------------------------------------
 
     def append(self, draft: Draft) -> int:
-        with self._lock:
+        with self.lock:
             return self.tail.append(draft)
-
-    def append_one(
-        self,
-        value: bytes | str | None,
-        key: bytes | str | None,
-        headers: Any,
-        timestamp: int | None,
-        now_ms: int,
-    ) -> int:
-        with self._lock:
-            return self.tail.append_one(value, key, headers, timestamp, now_ms)
 
     def append_once(self, draft: Draft, producer: str, sequence: int, now_ms: int) -> Appended:
         """Append, unless this producer's sequence is in the log already."""
-        with self._lock:
+        with self.lock:
             try:
                 producers = self._known_producers(now_ms)
             except OSError as error:
@@ -319,7 +307,7 @@ class Writer:
             )
         if self.flush_mode is not FlushMode.NONE:
             self.committer.wait(offset)
-        with self._lock:
+        with self.lock:
             self._check_open()
             self._raise_start(offset)
 
@@ -336,7 +324,7 @@ class Writer:
 
     def vacuum(self) -> VacuumReport:
         """Delete the segments that retention lets go."""
-        with self._lock:
+        with self.lock:
             self._check_open()
             extents = tuple(extent for extent in self.tail.extents()[0] if extent.size)
             expired = count_expired(

@@ -11,6 +11,7 @@ cdef class Draft:
     cdef readonly int64_t max_timestamp
     cdef uint32_t _shift  # 0: small, the CRC is computed when the offset is known
     cdef uint32_t _tail_crc
+    cpdef place(self, base_offset)
 
 cdef class Region:
     cdef object buf
@@ -25,6 +26,7 @@ cdef class Region:
     cdef Span section(self)
     cdef object info(self)
 
+cpdef Draft encode_one(value, key=*, headers=*, timestamp=*, now_ms=*, codec=*)
 cdef long long as_int64(object value, object check)
 cdef void put_head(
     Target head,

@@ -226,6 +226,11 @@ def encode_one(value, key=None, headers=None, timestamp=None, now_ms=0, codec=0)
     return finish(data, size - HEAD, 1, flags, now, stamp, codec, _MAX_SECTION)
 
 
+def encode_placed(value, key, headers, timestamp, base_offset, now_ms):
+    """The bytes of a batch of one record at its offset, not compressed."""
+    return encode_one(value, key, headers, timestamp, now_ms).place(base_offset)
+
+
 def as_int64(value, check):
     """`value` as a C integer; `check` is what validates it where that is not obvious."""
     overflow: cython.int = 0

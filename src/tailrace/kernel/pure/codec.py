@@ -236,6 +236,18 @@ def encode_one(
     return finish(section, 1, flags, now_ms, timestamp, codec, MAX_SECTION)
 
 
+def encode_placed(
+    value: BytesLike | None,
+    key: BytesLike | None,
+    headers: HeadersLike,
+    timestamp: int | None,
+    base_offset: int,
+    now_ms: int,
+) -> bytearray:
+    """The bytes of a batch of one record at its offset, not compressed."""
+    return encode_one(value, key, headers, timestamp, now_ms).place(base_offset)
+
+
 def finish(
     section: bytes,
     count: int,
@@ -255,12 +267,10 @@ def finish(
         if len(smaller) < len(section):
             section = smaller
             flags |= COMPRESSED
-    data = bytearray(HEADER_SIZE + len(section))
-    HEADER.pack_into(
-        data, 0, MAGIC, 0, 0, len(section), count, flags, codec, VERSION, 0, base_timestamp,
-        max_timestamp,
-    )  # fmt: skip
-    data[HEADER_SIZE:] = section
+    head = HEADER.pack(
+        MAGIC, 0, 0, len(section), count, flags, codec, VERSION, 0, base_timestamp, max_timestamp
+    )
+    data = bytearray(head + section)
     return Draft(data, count, max_timestamp)
 
 
