@@ -307,7 +307,12 @@ def test_draft(kernel: Twin) -> None:
 
 
 def test_encode_placed(kernel: Twin) -> None:
-    for arguments in ((b"v", None, None, None), ("v", "k", {"a": "b"}, 5), (None, b"", [], -5)):
+    cases: list[tuple[Any, ...]] = [
+        (b"v", None, None, None),
+        ("v", "k", {"a": "b"}, 5),
+        (None, b"", [], -5),
+    ]
+    for arguments in cases:
         expected = kernel.encode_one(*arguments, now_ms=NOW).place(7)
         assert kernel.encode_placed(*arguments, 7, NOW) == expected
     with pytest.raises(ValueError, match="offset -1 is outside"):

@@ -12,7 +12,7 @@ from tailrace import Log
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Call, FaultyFileSystem
 from tests.log.conftest import OpenLog
-from tests.log.helpers import T0, at, bases, forget_clean_close, offsets
+from tests.log.helpers import T0, at, bases, flip, forget_clean_close, offsets, segment
 
 OPTIONS = {"segment_bytes": 500, "index_interval": 120, "time_index_interval": "3ms"}
 
@@ -121,3 +121,30 @@ def test_reading_from_a_time_while_somebody_appends(path: Path) -> None:
             fs.plan = grow
             assert offsets(log.read(timestamp=T0 + 1)) == []
             assert len(offsets(log.read(timestamp=T0))) >= 2
+
+
+def test_large_batches(open_log: OpenLog) -> None:
+    """They are passed over by their headers, unless the record may be inside."""
+    log = open_log(flush="async", upkeep=False)
+    stamps = [T0 + 10 * n for n in range(30)]
+    for stamp in stamps:
+        log.append([at(stamp, bytes(300_000)), at(stamp - 25, b"older")])
+    for n, stamp in enumerate(stamps):
+        assert log.offset_at(stamp) == 2 * n
+        assert log.offset_at(stamp - 9) == 2 * n
+    assert log.offset_at(stamps[-1] + 1) == 60
+    log.truncate_before(21)  # between the large one and the older one behind it
+    assert log.offset_at(stamps[10]) == 22
+    assert log.offset_at(stamps[10] - 25) == 21
+
+
+def test_around_damage(open_log: OpenLog, path: Path) -> None:
+    """The first that can be read, since a lookup by time promises no particular record."""
+    with open_log() as log:
+        write(log, [T0 + n for n in range(9)])
+        sizes = [len(batch.data) for batch in log.read_batches()]
+    flip(segment(path, 0), sizes[0] + 50)
+    log = open_log()
+    assert [log.offset_at(T0 + n) for n in (2, 3, 5, 6, 9)] == [2, 6, 6, 6, 9]
+    flip(segment(path, 0), sum(sizes) - 1)
+    assert log.offset_at(T0 + 6) == 9

@@ -235,7 +235,7 @@ def fields(record: Record) -> Fields:
 
 def test_a_log_behaves_like_a_list() -> None:
     run_state_machine_as_test(
-        LogMachine, settings=settings(max_examples=60, stateful_step_count=30)
+        LogMachine, settings=settings(max_examples=40, stateful_step_count=30)
     )
 
 

@@ -71,6 +71,7 @@ class Diagnosis:
     poison: Poison | None = None
     ours: bool = False  # we wrote to it before, so there are no gaps but those we recorded
     clean: bool = False
+    synced: bool = False  # and everything was durable then
     cuts: list[Cut] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)  # to be recorded
     leftovers: list[str] = field(default_factory=list)  # files to be removed
@@ -93,6 +94,7 @@ def diagnose(fs: FileSystem, catalog: Catalog, gaps: Gaps, flush: FlushMode) -> 
     marker = CleanMarker.load(fs, folder)
     if found.poison is None and marker is not None and _fits(marker, listing.extents, fs):
         found.clean = True
+        found.synced = not marker.boot_id
         found.next_offset = marker.end_offset
         if not found.extents[-1].size:
             found.empty = found.extents[-1].base
@@ -185,11 +187,17 @@ class _Examination:
             if extent.base >= first:
                 self._examine_sealed(extent, following.base)
         if with_records:
-            found.tail = self._examine_last(with_records[-1])
-            with_records[-1] = Extent(found.tail.base, found.tail.size)
-            if found.tail.next_offset < end and found.ours:
-                self._lose(found.tail.next_offset, end, "the end of a segment is missing")
-            end = max(end, found.tail.next_offset)
+            extent = with_records.pop()
+            tail = self._examine_last(extent)
+            kept = next((cut.keep for cut in found.cuts if cut.base == extent.base), extent.size)
+            if tail.next_offset < end and found.ours:
+                self._lose(tail.next_offset, end, "the end of a segment is missing")
+            end = max(end, tail.next_offset)
+            if kept:
+                found.tail = tail
+                with_records.append(Extent(extent.base, kept))
+            else:
+                found.empty = extent.base
         found.extents = tuple(with_records)
         self._decide_next_offset(end)
 

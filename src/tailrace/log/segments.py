@@ -143,12 +143,19 @@ class Catalog:
     """Facts about segments, by base and size."""
 
     def __init__(
-        self, fs: FileSystem, folder: str, options: LogOptions, *, read_only: bool
+        self,
+        fs: FileSystem,
+        folder: str,
+        options: LogOptions,
+        *,
+        read_only: bool = False,
+        seals: bool = True,
     ) -> None:
+        """Without `seals`, none are written: they would outlive bytes that nobody syncs."""
         self.fs = fs
         self.folder = folder
         self.files = OpenFiles(fs, options.open_files)
-        self.seals = Seals(fs, folder, read_only=read_only)
+        self.seals = Seals(fs, folder, read_only=read_only or not seals)
         self._options = options
         self._read_only = read_only
         self._lock = threading.RLock()

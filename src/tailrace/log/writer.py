@@ -70,7 +70,7 @@ class Writer:
         fs, folder, options = self._fs, self._folder, self._options
         identity = Identity.load(fs, folder)
         self.log_flush, self.flush_mode = self._flush_modes(identity)
-        self.catalog = Catalog(fs, folder, options, read_only=False)
+        self.catalog = Catalog(fs, folder, options, seals=self.flush_mode is not FlushMode.NONE)
         self._resources.callback(self.catalog.close)
         self.gaps = Gaps(fs, folder)
         self._start_file = StartOffset(fs, folder)
@@ -137,7 +137,7 @@ class Writer:
         if is_new:
             self._fs.sync_dir(self._folder)
         mark = found.watermark
-        if self.flush_mode is not FlushMode.NONE and not found.clean:
+        if self.flush_mode is not FlushMode.NONE and not found.synced:
             self._sync_segments(mark.segment if mark is not None else 0)
         written = self.tail.written()
         durable, segment, position = written.end_offset, written.segment, written.position
@@ -149,7 +149,7 @@ class Writer:
         watermark_file = WatermarkFile(self._fs, self._folder)
         self._resources.callback(watermark_file.close)
         watermark_file.load()
-        watermark_file.store(watermark, sync=not found.clean)
+        watermark_file.store(watermark, sync=not found.synced)
         self.committer = self.tail.committer = Committer(
             self._fs, self._folder, self.tail.written, watermark_file, watermark
         )
@@ -368,4 +368,4 @@ def _can_go_on(tail: Facts, found: Diagnosis) -> bool:
     """May appends continue in the last segment that has records?"""
     if tail.damages or tail.next_offset != found.next_offset:
         return False
-    return found.empty is None
+    return found.empty is None and found.extents[-1] == (tail.base, tail.size)
