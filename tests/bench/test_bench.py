@@ -158,8 +158,9 @@ def test_percentiles_and_spread() -> None:
 
 
 def test_rows_by_number_or_name() -> None:
-    context, option = None, None
-    assert choose(context, option, ("1", "seek")) == ["append-async-batch", "seek"]  # type: ignore[arg-type]
+    context: Any = None
+    option: Any = None
+    assert choose(context, option, ("1", "seek")) == ["append-async-batch", "seek"]
     assert Row(1, "k", "t", []).as_json()["row"] == "k"
 
 

@@ -70,6 +70,13 @@ def segments(path: Path) -> list[Path]:
     return sorted(path.glob("*.seg"))
 
 
+def pid_of_nobody() -> int:
+    """The pid of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait(60)
+    return process.pid
+
+
 def flip(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 0xFF

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tailrace import Log, Record
 from tailrace.kernel import crc32c
-from tests.cli.conftest import T0, Run, flip, lines, segments
+from tests.cli.conftest import T0, Run, flip, lines, pid_of_nobody, segments
 
 FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "fixtures" / "fluxmq"
 SIDE_FILES = ["log.json", "watermark", "start", "clean", "seals", "gaps", "poisoned", "producers"]
@@ -29,7 +30,7 @@ def test_a_segment(run: Run, log: Path) -> None:
     result = run("dump", segments(log)[0])
     assert result.exit_code == 0
     first, batch, record, *_ = result.stdout.splitlines()
-    assert first == f"{segments(log)[0].name}: {segments(log)[0].stat().st_size} bytes"
+    assert first == f"{segments(log)[0]}: {segments(log)[0].stat().st_size} bytes"
     assert batch.startswith("@0 ")
     assert batch.endswith(" ok")
     assert "  | 0  2023-11-14T22:13:20.000Z  key 'k'  value 'value 0'" in record
@@ -41,7 +42,7 @@ def test_a_segment_as_json(run: Run, log: Path) -> None:
     items = lines(run("dump", "--json", segments(log)[0]))
     assert items[0] == {
         "type": "segment",
-        "file": segments(log)[0].name,
+        "file": str(segments(log)[0]),
         "base_offset": 0,
         "size": segments(log)[0].stat().st_size,
     }
@@ -53,6 +54,7 @@ def test_a_segment_as_json(run: Run, log: Path) -> None:
     assert set(batch["flags"]) == {"timestamps", "keys", "headers"}
     assert record == {
         "type": "record",
+        "file": str(segments(log)[0]),
         "offset": 0,
         "timestamp": T0,
         "key": "k",
@@ -203,7 +205,7 @@ def test_indexes(run: Run, log: Path) -> None:
     for extension in (".idx", ".tix"):
         text = run("dump", segments(log)[0].with_suffix(extension)).stdout.splitlines()
         assert len(text) == 1 + len(entries) or extension == ".idx"
-        assert max(map(len, text)) <= 130
+        assert max(map(len, text)) <= 105 + len(str(segments(log)[0]))
 
 
 def test_a_part_of_an_index(run: Run, log: Path) -> None:
@@ -251,7 +253,7 @@ def full_log(tmp_path: Path) -> Path:
 def test_side_files(name: str, run: Run, full_log: Path) -> None:
     path = full_log / ".tailrace" / name
     items = lines(run("dump", "--json", path))
-    assert items[0] == {"type": "file", "file": name, "size": path.stat().st_size}
+    assert items[0] == {"type": "file", "file": str(path), "size": path.stat().st_size}
     assert len(items) > 1
     assert {item["checksum"] for item in items[1:]} <= {"ok", "empty"}
     assert items[1].get("contents") or items[2]["contents"]
@@ -280,6 +282,85 @@ def test_what_side_files_say(run: Run, full_log: Path) -> None:
     assert (gap["first"], gap["next"], gap["kind"]) == (0, 1, "lost")
     assert "2023-11-14T22:13:20.000Z" in run("dump", folder / "gaps").stdout
     assert lines(run("dump", "--json", folder / "log.json"))[1]["contents"]["flush"] == "async"
+
+
+def test_the_lock(run: Run, log: Path) -> None:
+    path = log / ".tailrace" / "lock"
+    assert "nobody holds it" in run("dump", path).stdout
+    nobody = {"pid": None, "host": None, "since": None, "running": None}
+    assert lines(run("dump", "--json", path))[1] == {"type": "lock", "file": str(path), **nobody}
+    with Log(log, upkeep=False):
+        (_, item) = lines(run("dump", "--json", path))
+        text = run("dump", path).stdout.splitlines()[1]
+    assert (item["pid"], item["host"]) == (os.getpid(), os.uname().nodename)
+    assert item["running"] is True
+    assert text.startswith(f"  pid {os.getpid()} on {os.uname().nodename} since 2")
+    assert text.endswith("Z")
+
+
+def test_a_lock_that_a_killed_process_left(run: Run, log: Path) -> None:
+    path = log / ".tailrace" / "lock"
+    note = {"pid": pid_of_nobody(), "host": os.uname().nodename, "since": T0 // 1000}
+    path.write_text(json.dumps(note))
+    assert lines(run("dump", "--json", path))[1]["running"] is False
+    text = run("dump", path).stdout
+    assert "since 2023-11-14T22:13:20.000Z; that process has ended" in text
+    path.write_text(json.dumps({**note, "host": "elsewhere.invalid"}))
+    assert lines(run("dump", "--json", path))[1]["running"] is None
+    assert "has ended" not in run("dump", path).stdout
+
+
+@pytest.mark.parametrize(
+    "note", ["rubbish", "[]", '{"pid": 1}', '{"pid": "1", "host": "a", "since": 0}', "\xff"]
+)
+def test_a_lock_with_something_else_in_it(note: str, run: Run, log: Path) -> None:
+    path = log / ".tailrace" / "lock"
+    path.write_text(note, encoding="latin-1")
+    item = lines(run("dump", "--json", path))[1]
+    assert item["pid"] is None
+    assert item["text"]
+    assert "!! not a note" in run("dump", path).stdout
+
+
+# --- names ----------------------------------------------------------------------------------
+
+
+def test_several_files(run: Run, log: Path) -> None:
+    files = [*segments(log)[:2], segments(log)[0].with_suffix(".idx"), log / ".tailrace" / "seals"]
+    items = lines(run("dump", "--json", *files))
+    assert list(dict.fromkeys(item["file"] for item in items)) == [str(file) for file in files]
+    assert items == [item for file in files for item in lines(run("dump", "--json", file))]
+    parts = [run("dump", file).stdout for file in files]
+    assert [part.partition(":")[0] for part in parts] == [str(file) for file in files]
+    assert run("dump", *files).stdout == "\n".join(parts)
+
+
+def test_limits_count_for_each_file(run: Run, log: Path) -> None:
+    items = lines(run("dump", "--json", "--limit", 1, *segments(log)[:2]))
+    assert len(of_type(items, "record")) == 2
+
+
+def test_a_file_that_is_not_there(run: Run, log: Path) -> None:
+    """Whatever its name is; and nothing is shown before that."""
+    for name in ("nope", "nope.seg", "nope.idx", "watermark"):
+        result = run("dump", segments(log)[0], name)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert result.stderr == f"tailrace: {name}: there is no such file\n"
+
+
+def test_one_of_everything(run: Run, tmp_path: Path) -> None:
+    with Log(tmp_path / "log", upkeep=False) as log:
+        log.append([b"x"])
+    (path,) = segments(tmp_path / "log")
+    text = run("dump", path).stdout
+    assert text.endswith("\n1 batch, 1 record\n")
+    assert "  offset 0  " in text.replace("@0        ", " ")
+    flip(path, 45)
+    assert run("dump", path).stdout.endswith("\n0 batches, 0 records, 1 damaged place\n")
+    path.with_suffix(".idx").write_bytes(b"x")
+    text = run("dump", path.with_suffix(".idx")).stdout
+    assert ": 1 byte\n  !! 1 byte; the header alone has 32" in text
 
 
 def test_an_unknown_file(run: Run, tmp_path: Path) -> None:

@@ -78,17 +78,29 @@ def test_something_that_is_not_there(name: str, run: Run, tmp_path: Path) -> Non
     result = run(name, tmp_path / "nothing")
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert result.stderr.startswith("tailrace: ")
-    assert len(result.stderr.splitlines()) == 1
-    assert str(tmp_path / "nothing") in result.stderr
+    what = "file" if name == "dump" else "directory"
+    assert result.stderr == f"tailrace: {tmp_path / 'nothing'}: there is no such {what}\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["recover", "vacuum", "verify"])
 def test_a_directory_without_a_log(name: str, run: Run, tmp_path: Path) -> None:
     result = run(name, tmp_path)
     assert result.exit_code == 2
-    assert "there are no .seg files in it" in result.stderr
+    why = "holds no log: there are no .seg files in it"
+    assert result.stderr == f"tailrace: {tmp_path} {why}\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["recover", "vacuum", "verify"])
+def test_the_folder_beside(name: str, run: Run, log: Path) -> None:
+    """One too high or too low: the error says where the log is."""
+    above = run(name, log.parent)
+    assert above.exit_code == 2
+    assert above.stderr.endswith(f"; there is a log in {log}\n")
+    below = run(name, log / ".tailrace")
+    assert below.exit_code == 2
+    assert below.stderr.endswith(f"; it belongs to the log {log}\n")
 
 
 @pytest.mark.parametrize("name", ["recover", "vacuum", "verify"])

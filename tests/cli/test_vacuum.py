@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tailrace import Log
-from tests.cli.conftest import Run, lines, segments
+from tests.cli.conftest import Run, lines, segments, tailrace
 
 
 def start_of(log: Path) -> int:
@@ -66,6 +67,21 @@ def test_wrong_limits(limit: tuple[str, str], run: Run, log: Path) -> None:
     assert result.exit_code == 2
     assert limit[0] in result.stderr or "--before" in result.stderr
     assert start_of(log) == 0
+
+
+def test_a_log_in_use(log: Path) -> None:
+    with Log(log, upkeep=False):
+        done = tailrace("vacuum", log, "--before", 20)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"tailrace: {log}: another process (pid {os.getpid()} on ")
+    assert done.stderr.endswith(") writes to it; stop it first\n")
+    assert start_of(log) == 0
+
+
+def test_one_segment(run: Run, log: Path) -> None:
+    second = int(segments(log)[1].stem)
+    result = run("vacuum", log, "--before", second)
+    assert f"deleted 1 segment, 516 B; it starts at offset {second}" in result.stdout
 
 
 @pytest.mark.parametrize("marker", ["config", ".tailrace"])

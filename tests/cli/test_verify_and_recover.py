@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 from tailrace import Log
-from tests.cli.conftest import Run, flip, lines, segments
+from tests.cli.conftest import Run, flip, lines, pid_of_nobody, segments, tailrace
 
 
 def test_a_sound_log(run: Run, log: Path) -> None:
@@ -96,7 +98,54 @@ def test_apply_as_json(run: Run, log: Path) -> None:
 def test_a_log_in_use(run: Run, log: Path) -> None:
     flip(segments(log)[0], 60)
     with Log(log, upkeep=False):
-        result = run("recover", "--apply", log)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("tailrace: ")
-    assert "is held by" in result.stderr
+        done = tailrace("recover", "--apply", log)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"tailrace: {log}: another process (pid {os.getpid()} on ")
+    assert done.stderr.endswith(") writes to it; stop it first\n")
+    assert "read_only" not in done.stderr
+
+
+def test_verifying_a_log_in_use(run: Run, log: Path) -> None:
+    (report,) = lines(run("verify", "--json", log))
+    assert report["holder"] is None
+    with Log(log, upkeep=False) as opened:
+        opened.append([b"more"]).wait()
+        done = tailrace("verify", log)
+        *_, report = lines(run("verify", "--json", log))
+        opened.append([b"still ours"]).wait()
+        refused = tailrace("vacuum", log)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == (
+        f"pid {os.getpid()} on {os.uname().nodename} is writing to it"
+    )
+    assert "the next open" not in done.stdout
+    assert report["holder"]["pid"] == os.getpid()
+    assert refused.returncode == 2  # the lock was left alone
+
+
+def test_problems_of_a_log_in_use(run: Run, log: Path) -> None:
+    flip(segments(log)[0], 60)
+    with Log(log, upkeep=False):
+        result = run("verify", log)
+    assert result.exit_code == 1
+    assert "is writing to it; verify it again when nobody does" in result.stdout
+    assert "tailrace recover" not in result.stdout.splitlines()[-1]
+
+
+def test_a_writer_that_was_killed_does_not_write(run: Run, log: Path) -> None:
+    note = {"pid": pid_of_nobody(), "host": os.uname().nodename, "since": 1}
+    (log / ".tailrace" / "lock").write_text(json.dumps(note))
+    assert "is writing" not in run("verify", log).stdout
+    assert lines(run("verify", "--json", log))[-1]["holder"] is None
+
+
+def test_one_of_everything(run: Run, tmp_path: Path) -> None:
+    with Log(tmp_path / "log", upkeep=False) as log:
+        log.append([b"x"])
+    text = run("verify", tmp_path / "log").stdout
+    assert ": 1 record in 1 batch, 1 segment, " in text
+    assert text.splitlines()[0].endswith("; offset 0")
+    flip(segments(tmp_path / "log")[0], 45)
+    text = run("verify", tmp_path / "log").stdout
+    assert "\n1 problem\n" in text
+    assert "offset 0 cannot be read" in text

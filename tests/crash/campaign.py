@@ -139,7 +139,7 @@ class Campaign:
         self._kept = retention.get("max_records")
         try:
             return open_log(fs, flush=flush, retention=retention, **self._options)
-        except OSError as error:
+        except (OSError, OutcomeUnknown) as error:
             assert self._faults, "an error from nowhere"
             self._note(f"  failed: {error}")
             return None
@@ -165,7 +165,7 @@ class Campaign:
         """Somebody reads, without being the writer; what they see counts as seen."""
         if self.rng.random() < 0.35 and side("log.json") in self.disk.files():
             with open_log(self.disk, read_only=True, **self._options) as log:
-                found = self.oracle.check(log)
+                found = self.oracle.check(log, behind=self._faults)
                 self._note(f"observer: {found.start}..{found.end}, lost {found.lost}")
 
     # --- what is done in it -----------------------------------------------------------------
@@ -234,7 +234,7 @@ class Campaign:
         value = told.records[0].value
         self._note(f"append {sequence} {value!r:.12} x{len(told.records)} at {log.end_offset}")
         try:
-            receipt = log.append(told.records, producer="p", sequence=sequence)
+            receipt = log.append(list(told.records), producer="p", sequence=sequence)
         except NotWritten as error:
             if told.promised_at is None and len(told.bases) == 1:
                 self._refused(told, error)

@@ -63,7 +63,7 @@ NOW = CLOCK.now_ms
 def kept(end: str) -> Kept:
     disk = SimulatedDisk()
     oracle = Oracle(disk)
-    log = open_log(disk, flush="async", segment_bytes=600)
+    log = open_log(disk, flush="async", segment_bytes=400)
     sequences = {}
     for i in range(3):
         append(log, oracle, f"a{i}")

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from tailrace import Closed, Locked, NotWritten, OutcomeUnknown, TailraceError
+from tailrace import Closed, Locked, Log, NotWritten, OutcomeUnknown, TailraceError
 from tailrace.testing import (
     Call,
     Fail,
@@ -340,3 +340,22 @@ def test_interrupted_calls_are_errors_like_others() -> None:
         session.log.append(make_batch())
     assert isinstance(caught.value.__cause__, InterruptedError)
     append(session.log, session.oracle)
+
+
+def test_a_sync_that_fails_in_recovery_is_not_tried_again() -> None:
+    """What the last writer left unsynced is in the page cache, and after the failure only there."""
+    disk = SimulatedDisk()
+    log = Log("log", fs=disk, upkeep=False)
+    log.append([b"durable"]).wait()
+    log.append([b"not durable"])
+    disk.kill()
+    faulty = FaultyFileSystem(disk, on("sync", LoseDirty(), path="*.seg"))
+    with pytest.raises(OutcomeUnknown, match="cannot be made durable"):
+        Log("log", fs=faulty, upkeep=False)
+    with Log("log", fs=disk, upkeep=False) as log:
+        assert [record.value for record in log.read()] == [b"durable"]
+        offset = log.append([b"next"]).wait().offset
+    disk.crash(1)
+    with Log("log", fs=disk, upkeep=False) as log:
+        assert [record.value for record in log.read()] == [b"durable", b"next"]
+        assert [record.value for record in log.read(offset)] == [b"next"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tailrace import Log, NotWritten, Receipt, Record
+from tailrace.kernel import encode
 from tailrace.log import log as log_module
 from tailrace.log.producers import REMEMBERED
 from tailrace.testing import SimulatedDisk
@@ -330,12 +331,32 @@ def test_threads_with_the_same_sequence_write_one_record(log: Log) -> None:
 
 
 def test_headers_that_only_look_like_ours(open_log: OpenLog, path: Path) -> None:
+    """The log refuses them, but another program may have written them."""
     with open_log() as log:
-        log.append([Record(value=b"1", headers={"_producer": b"\xff", "_sequence": b"0"})])
-        log.append([Record(value=b"2", headers={"_producer": b"p", "_sequence": b"many"})])
-        log.append([Record(value=b"3", headers={"_producer": b"p"})])
+        assert log._writer is not None
+        for headers in (
+            {"_producer": b"\xff", "_sequence": b"0"},
+            {"_producer": b"p", "_sequence": b"many"},
+            {"_producer": b"p"},
+        ):
+            log._writer.append(encode([Record(value=b"x", headers=headers)], 0))
         log.append([b"4"], producer="p", sequence=0)
     side_file(path, "producers").unlink()
     with open_log() as log:
         assert log.append([b"4"], producer="p", sequence=0).offset == 3
         assert offsets(log.read()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["_producer", "_sequence"])
+def test_nobody_can_pretend_to_be_a_producer(log: Log, name: str) -> None:
+    headers = {name: b"7"}
+    appends: list[Callable[[], Receipt]] = [
+        lambda: log.append_one(b"x", headers=headers),
+        lambda: log.append([Record(value=b"x", headers=headers)]),
+        lambda: log.append([(b"k", b"x", list(headers.items()))]),
+    ]
+    for append in appends:
+        with pytest.raises(ValueError, match=f"the header '{name}' is the log's own"):
+            append()
+    assert log.end_offset == 0
+    log.append_one(b"x", headers={"_topic": b"t"}).wait()

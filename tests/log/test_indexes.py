@@ -267,7 +267,7 @@ def test_other_intervals_after_reopening(
 
 
 def test_more_segments_than_facts_are_kept_in_memory(open_log: OpenLog, path: Path) -> None:
-    with open_log(segment_bytes=1, flush="none") as log:
+    with open_log(segment_bytes=1, flush="async", upkeep=False) as log:
         for n in range(80):
             log.append([at(T0 + n), at(T0 + n)])
     assert len(bases(path)) == 80
@@ -279,7 +279,7 @@ def test_more_segments_than_facts_are_kept_in_memory(open_log: OpenLog, path: Pa
 
 
 def test_seals_of_deleted_segments_are_thrown_out(open_log: OpenLog, path: Path) -> None:
-    options = {"segment_bytes": 1, "flush": "none", "retention": {"max_records": 3}}
+    options = {"segment_bytes": 1, "flush": "async", "retention": {"max_records": 3}}
     with open_log(**options) as log:
         for _ in range(100):
             log.append([b"x"])

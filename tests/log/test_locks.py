@@ -132,7 +132,7 @@ def test_a_file_system_that_has_no_locks(path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     with monkeypatch.context() as patch:
-        patch.setattr(fcntl, "lockf", refuse)
+        patch.setattr(fcntl, "flock", refuse)
         with pytest.raises(OSError, match="No locks available"):
             Log(path)
     Log(path).close()

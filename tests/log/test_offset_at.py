@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace import Log
+from tailrace import Log, Record
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Call, FaultyFileSystem
 from tests.log.conftest import OpenLog
@@ -148,3 +148,16 @@ def test_around_damage(open_log: OpenLog, path: Path) -> None:
     assert [log.offset_at(T0 + n) for n in (2, 3, 5, 6, 9)] == [2, 6, 6, 6, 9]
     flip(segment(path, 0), sum(sizes) - 1)
     assert log.offset_at(T0 + 6) == 9
+
+
+def test_a_length_that_lies_hides_nothing(path: Path) -> None:
+    """Large batches are skipped by their headers, and a damaged header may claim any length."""
+    with Log(path) as log:
+        for number in range(4):
+            log.append([Record(timestamp=100 * (number + 1), value=bytes(20_000))] * 2)
+    segment = path / f"{0:020d}.seg"
+    data = bytearray(segment.read_bytes())
+    data[16:20] = (int.from_bytes(data[16:20], "little") + 5_000).to_bytes(4, "little")
+    segment.write_bytes(data)
+    with Log(path, read_only=True) as log:
+        assert [log.offset_at(time) for time in (150, 250, 350, 450)] == [2, 4, 6, 8]

@@ -94,3 +94,12 @@ def test_a_failed_background_flush_is_told_and_blocks_the_next_append(
     with Log(path) as log:
         assert log.durable_offset >= 3
         log.append([b"again"]).wait()
+
+
+def test_segments_below_the_start_go_without_any_limit(path: Path) -> None:
+    with Log(path, segment_bytes=100, retention_check_interval=0.01) as log:
+        for _ in range(10):
+            log.append([b"x" * 50]).wait()
+        before = len(list(path.glob("*.seg")))
+        log.truncate_before(8)
+        eventually(lambda: len(list(path.glob("*.seg"))) < before - 5)

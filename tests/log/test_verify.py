@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -328,6 +330,75 @@ def test_an_index_without_a_segment() -> None:
     disk = timed_log()
     disk.put(f"{FOLDER}/{777:020d}.idx", b"")
     assert "left over" in only(verify(disk, FOLDER), "note")
+
+
+# --- logs that somebody writes to -----------------------------------------------------------
+
+
+def hold(disk: SimulatedDisk, pid: int, host: str | None = None) -> None:
+    note = {"pid": pid, "host": host or os.uname().nodename, "since": 1_700_000_000}
+    disk.put(f"{SIDE}/lock", json.dumps(note).encode())
+
+
+def unfinished() -> SimulatedDisk:
+    """A log with everything that a writer leaves for later."""
+    disk = timed_log()
+    last = segments(disk)[-1]
+    disk.put(last.replace("seg", "idx"), b"")
+    disk.put(last, disk.read(last) + b"torn")
+    disk.put(f"{SIDE}/watermark.tmp", b"")
+    return disk
+
+
+def test_what_is_unfinished_is_being_written() -> None:
+    disk = unfinished()
+    hold(disk, os.getpid())
+    report = verify(disk, FOLDER)
+    assert report.holder is not None
+    assert report.holder.pid == os.getpid()
+    assert report.ok
+    by_file = {f.path.rpartition(".")[2]: f.message for f in report.notes}
+    assert by_file["idx"].endswith("; the segment is being written")
+    assert by_file["seg"] == "its end (4 bytes) is not whole; the segment is being written"
+    assert by_file["tailrace/clean"] == "does not fit the last segment; that is being written"
+    assert by_file["tmp"].startswith("is being written, or left over")
+
+
+def test_a_holder_changes_nothing_but_words() -> None:
+    disk = unfinished()
+    disk.flip(segments(disk)[0], 60, 1)
+    alone = verify(disk, FOLDER)
+    hold(disk, os.getpid())
+    held = verify(disk, FOLDER)
+    assert alone.holder is None
+    assert [f[:4] for f in held.findings] == [f[:4] for f in alone.findings]
+    assert held.problems == alone.problems != []
+    for note in alone.notes:
+        assert "being written" not in note.message
+
+
+def test_who_holds_the_lock() -> None:
+    disk = timed_log()
+    hold(disk, 2**22 + 1)  # above the greatest pid of Linux
+    assert verify(disk, FOLDER).holder is None
+    hold(disk, 2**22 + 1, "elsewhere.invalid")  # nobody here can tell
+    assert verify(disk, FOLDER).holder is not None
+    hold(disk, 1)  # not ours to send a signal to
+    assert verify(disk, FOLDER).holder is not None
+    for note in (b"", b"rubbish", b"{}", b'{"pid":-1,"host":"a","since":1}', b"\xff" * 5_000):
+        disk.put(f"{SIDE}/lock", note)
+        assert verify(disk, FOLDER).holder is None
+
+
+def test_one_of_something() -> None:
+    disk = build()
+    unclean(disk)
+    last = segments(disk)[-1]
+    disk.put(last, disk.read(last) + b"x")
+    message = "its end (1 byte) will be cut off by the next open: it is not whole"
+    assert message in only(verify(disk, FOLDER), "note")
+    Gaps(disk, FOLDER).add(Gap(5, 6, "lost", False, "for a test", 1))
+    assert "offset 5 is lost (for a test)" in messages(verify(disk, FOLDER))[0]
 
 
 # --- side files -----------------------------------------------------------------------------

@@ -8,17 +8,18 @@ from collections.abc import Iterator
 import click
 
 from tailrace.cli import dump_segment, dump_side, dump_text
+from tailrace.cli.dump_segment import Item
 from tailrace.cli.output import print_json
 from tailrace.errors import TailraceError
 from tailrace.log.fs import OsFileSystem
 
 __all__ = ["dump"]
 
-_SIDE = ", ".join(dump_side.READERS)
+_SIDE = ", ".join(dump_side.NAMES)
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option(
     "--records/--no-records",
     default=True,
@@ -31,26 +32,36 @@ _SIDE = ", ".join(dump_side.READERS)
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Stop after N records (or batches, with --no-records; or entries of another file).",
+    help="Stop in each file after N records; with --no-records, batches; in other files, entries.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
-def dump(file: str, records: bool, start: int, limit: int | None, as_json: bool) -> None:
-    """Show what is in a file of a log.
+def dump(
+    files: tuple[str, ...], records: bool, start: int, limit: int | None, as_json: bool
+) -> None:
+    """Show what is in files of a log.
 
-    FILE is a segment (.seg), an index (.idx, .tix), bytes in quarantine (.cut), or a file of a
+    A FILE is a segment (.seg), an index (.idx, .tix), bytes in quarantine (.cut), or a file of a
     log's .tailrace folder. Damage is shown, and dumping goes on behind it. It takes no lock, so a
     log that is being written can be looked at; its last batch may then look torn.
     """
-    for item in _items(file, records, start, limit):
-        if as_json:
-            print_json(item)
-        else:
-            click.echo(dump_text.line(item))
+    # A name that is wrong is an error before anything is shown.
+    found = [(file, _items(file, records, start, limit)) for file in files]
+    for i, (file, items) in enumerate(found):
+        if i and not as_json:
+            click.echo()
+        for item in items:
+            named = {"type": item["type"], "file": file, **item}
+            if as_json:
+                print_json(named)
+            else:
+                click.echo(dump_text.line(named))
 
 
-def _items(path: str, records: bool, start: int, limit: int | None) -> Iterator[dict[str, object]]:
+def _items(path: str, records: bool, start: int, limit: int | None) -> Iterator[Item]:
+    if not os.path.exists(path):
+        raise TailraceError(f"{path}: there is no such file")
     if os.path.isdir(path):
-        raise TailraceError(f"{path} is a directory; dump takes one file, verify takes a directory")
+        raise TailraceError(f"{path} is a directory; dump takes files, verify takes a directory")
     name = os.path.basename(path)
     extension = os.path.splitext(name)[1]
     fs = OsFileSystem()
@@ -58,7 +69,7 @@ def _items(path: str, records: bool, start: int, limit: int | None) -> Iterator[
         return dump_segment.batches(fs, path, records=records, start=start, limit=limit)
     if extension in (".idx", ".tix"):
         return dump_segment.entries(fs, path, start=start, limit=limit)
-    if name in dump_side.READERS:
+    if name in dump_side.NAMES:
         return dump_side.side_file(fs, path, limit=limit)
     raise TailraceError(
         f"{path}: not a file of a log by its name; dump knows .seg, .idx, .tix, .cut, and in "

@@ -1,6 +1,7 @@
 """What is in a segment, or in an index, item by item.
 
-Every item is a JSON object with a `type`; `dump_text` turns it into a line for people.
+Every item is a JSON object with a `type`, to which `dump` adds the `file`; `dump_text` turns it
+into a line for people.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tailrace.kernel import (
 from tailrace.log.fs import File, FileSystem, read_exactly, read_file
 from tailrace.log.index import OffsetIndex, TimeIndex
 from tailrace.log.offline.survey import Unreadable, Whole, fault_of, walk
+from tailrace.log.offline.words import counted
 
 __all__ = ["Item", "batches", "entries"]
 
@@ -49,13 +51,12 @@ def batches(
     fs: FileSystem, path: str, *, records: bool, start: int, limit: int | None
 ) -> Iterator[Item]:
     """The batches of a segment, each followed by its records; damage where it is."""
-    name = os.path.basename(path)
-    match = _BASE.fullmatch(name)
+    match = _BASE.fullmatch(os.path.basename(path))
     base = int(match[1]) if match else None
     file = fs.open(path)
     try:
         size = file.size()
-        yield {"type": "segment", "file": name, "base_offset": base, "size": size}
+        yield {"type": "segment", "base_offset": base, "size": size}
         yield from _walk(file, size, base, records, start, limit)
     finally:
         file.close()
@@ -161,22 +162,21 @@ def entries(fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iter
     """The header of an index, and its entries, whether they are right or not."""
     kind: type[OffsetIndex] | type[TimeIndex] = OffsetIndex if path.endswith(".idx") else TimeIndex
     data = read_file(fs, path, fs.stat(path).size) or b""
-    name = os.path.basename(path)
     if len(data) < kind.HEADER.size:
-        why = f"{len(data)} bytes; the header alone has {kind.HEADER.size}"
-        yield {"type": "index", "file": name, "size": len(data), "fault": why}
+        why = f"{counted(len(data), 'byte')}; the header alone has {kind.HEADER.size}"
+        yield {"type": "index", "size": len(data), "fault": why}
         return
     magic, version, base, count, *rest = kind.HEADER.unpack_from(data)
-    item: Item = {"type": "index", "file": name, "size": len(data), "version": version}
+    item: Item = {"type": "index", "size": len(data), "version": version}
     item |= {"base_offset": base, "entries": count}
     item |= _rest_of_header(kind, rest)
     there, left_over = divmod(len(data) - kind.HEADER.size, kind.ENTRY.size)
     if magic != kind.MAGIC:
         item["fault"] = f"its magic number is {magic:08x}, not {kind.MAGIC:08x}"
     elif left_over:
-        item["fault"] = f"it ends inside an entry: {left_over} bytes are left over"
+        item["fault"] = f"it ends inside an entry, after {counted(left_over, 'byte')} of it"
     elif count != there:
-        item["fault"] = f"it has {there} entries"
+        item["fault"] = f"it has {counted(there, 'entry', 'entries')}"
     yield item
     yield from _entries(kind, data, base, there, start, limit)
 

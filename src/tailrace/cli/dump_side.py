@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tailrace.log.fs import FileSystem, read_file
+from tailrace.log.offline.holder import Holder
 from tailrace.log.offline.side_check import is_whole_gap, read_document
 from tailrace.log.sidefiles import Reserved, Seals, Slots, StartOffset, Watermark, WatermarkFile
 
-__all__ = ["READERS", "Item", "side_file"]
+__all__ = ["NAMES", "Item", "side_file"]
 
 Item = dict[str, object]
 
@@ -21,17 +22,21 @@ def side_file(fs: FileSystem, path: str, *, limit: int | None = None) -> Iterato
     """Every item with its place and the state of its checksum."""
     name = os.path.basename(path)
     data = read_file(fs, path, fs.stat(path).size) or b""
-    yield {"type": "file", "file": name, "size": len(data)}
-    yield from itertools.islice(READERS[name](data), limit)
-
-
-def _document(data: bytes) -> Iterator[Item]:
-    document = read_document(data)
-    if document is None:
-        text = data.decode("utf-8", "backslashreplace")
-        yield {"type": "document", "checksum": "bad", "text": text}
+    yield {"type": "file", "size": len(data)}
+    if name in _DOCUMENTS:
+        yield _document(data, read_document(fs, path))
     else:
-        yield {"type": "document", "checksum": "ok", "contents": document}
+        yield from itertools.islice(_READERS[name](data), limit)
+
+
+def _document(data: bytes, document: Item | None) -> Item:
+    if document is None:
+        return {"type": "document", "checksum": "bad", "text": _text(data)}
+    return {"type": "document", "checksum": "ok", "contents": document}
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _slots(magic: bytes, fields: Callable[[bytes], Item | None], data: bytes) -> Iterator[Item]:
@@ -85,19 +90,27 @@ def _gaps(data: bytes) -> Iterator[Item]:
             contents = json.loads(line.partition(b" ")[2])
             yield {**item, "checksum": "ok", "contents": contents}
         elif line:
-            text = line.decode("utf-8", "backslashreplace")
-            yield {**item, "checksum": "bad", "text": text}
+            yield {**item, "checksum": "bad", "text": _text(line)}
         position += len(line) + 1
 
 
-READERS: dict[str, Callable[[bytes], Iterator[Item]]] = {
-    "log.json": _document,
+def _lock(data: bytes) -> Iterator[Item]:
+    """Who holds it: a note without a checksum, or nothing when nobody does."""
+    holder = Holder.parse(data)
+    if holder is not None:
+        yield {"type": "lock", **holder._asdict(), "running": holder.running}
+    else:
+        item: Item = dict.fromkeys((*Holder._fields, "running"))
+        yield {"type": "lock", **item, **({"text": _text(data)} if data else {})}
+
+
+_DOCUMENTS = ("log.json", "clean", "poisoned", "producers")
+_READERS: dict[str, Callable[[bytes], Iterator[Item]]] = {
     "watermark": partial(_slots, WatermarkFile.MAGIC, _watermark),
     "reserved": partial(_slots, Reserved.MAGIC, _reserved),
     "start": partial(_slots, StartOffset.MAGIC, _start),
-    "clean": _document,
     "seals": _seals,
     "gaps": _gaps,
-    "poisoned": _document,
-    "producers": _document,
+    "lock": _lock,
 }
+NAMES = (*_DOCUMENTS, *_READERS)

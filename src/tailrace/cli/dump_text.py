@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tailrace.cli.output import as_text, as_time
+from tailrace.log.offline.words import counted, offsets
 
 __all__ = ["line"]
 
@@ -18,7 +19,7 @@ def line(item: dict[str, Any]) -> str:
 
 
 def _segment(item: dict[str, Any]) -> str:
-    return f"{item['file']}: {item['size']} bytes"
+    return f"{item['file']}: {counted(item['size'], 'byte')}"
 
 
 def _batch(item: dict[str, Any]) -> str:
@@ -29,10 +30,10 @@ def _batch(item: dict[str, Any]) -> str:
 
 
 def _header(item: dict[str, Any]) -> str:
-    first, last = item["base_offset"], item["next_offset"] - 1
     codec = item["codec"] if "compressed" in item["flags"] else "raw"
     return (
-        f"@{item['position']:<9} offsets {first} to {last}  count {item['count']}  "
+        f"@{item['position']:<9} {offsets(item['base_offset'], item['next_offset'])}  "
+        f"count {item['count']}  "
         f"{item['size']} bytes  {codec}  {as_time(item['max_timestamp'])}"
     )
 
@@ -62,12 +63,12 @@ def _damage(item: dict[str, Any]) -> str:
 
 
 def _end(item: dict[str, Any]) -> str:
-    text = f"{item['batches']} batches, {item['records']} records"
-    return text + (f", {item['damages']} damaged places" if item["damages"] else "")
+    text = f"{counted(item['batches'], 'batch', 'batches')}, {counted(item['records'], 'record')}"
+    return text + (f", {counted(item['damages'], 'damaged place')}" if item["damages"] else "")
 
 
 def _index(item: dict[str, Any]) -> str:
-    text = f"{item['file']}: {item['size']} bytes"
+    text = _segment(item)
     for key in ("version", "base_offset", "entries", "interval"):
         if key in item:
             text += f"  {key.replace('_', ' ')} {item[key]}"
@@ -96,6 +97,16 @@ def _checked(item: dict[str, Any]) -> str:
     return text
 
 
+def _lock(item: dict[str, Any]) -> str:
+    if "text" in item:
+        return f"  !! not a note of who holds it\n    {item['text'].strip()}"
+    if item["pid"] is None:
+        return "  nobody holds it"
+    since = as_time(item["since"] * 1000)
+    ended = "; that process has ended" if item["running"] is False else ""
+    return f"  pid {item['pid']} on {item['host']} since {since}{ended}"
+
+
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "segment": _segment,
     "batch": _batch,
@@ -109,4 +120,5 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "slot": _checked,
     "seal": _checked,
     "gap": _checked,
+    "lock": _lock,
 }

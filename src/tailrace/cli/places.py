@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 
-from tailrace.errors import TailraceError
-from tailrace.log.sidefiles import side_path
+from tailrace.errors import Locked, TailraceError
+from tailrace.log.sidefiles import FOLDER, side_path
 
-__all__ = ["find_log", "refuse_store"]
+__all__ = ["find_log", "refuse_store", "written_by_nobody_else"]
 
 _SEGMENT = re.compile(r"\d{20}\.seg")
 _SIDE_FILES = ("log.json", "watermark")  # a store's `.tailrace` has neither
@@ -37,13 +39,20 @@ def _is_log(folder: str) -> bool:
 
 
 def _hint(folder: str) -> str:
-    """A store holds many logs: name one."""
+    """Where the log may be that was meant. A store holds many: name one."""
+    above, name = os.path.split(os.path.abspath(folder))
+    if name == FOLDER and _is_log(above):
+        return f"; it belongs to the log {above}"
     for queues in (os.path.join(folder, "queues"), os.path.join(folder, "queue", "queues")):
         if os.path.isdir(queues):
             for name in sorted(os.listdir(queues)):
                 log = os.path.join(queues, name, "segments")
                 if os.path.isdir(log) and _is_log(log):
                     return f"; it looks like a store, whose logs are folders such as {log}"
+    for name in sorted(os.listdir(folder)):
+        below = os.path.join(folder, name)
+        if os.path.isdir(below) and os.access(below, os.R_OK | os.X_OK) and _is_log(below):
+            return f"; there is a log in {below}"
     return ""
 
 
@@ -64,3 +73,15 @@ def refuse_store(folder: str) -> None:
             "its consumers may still need what would be deleted. Set the retention of the queue "
             "instead; vacuum is for a log that stands alone"
         )
+
+
+@contextlib.contextmanager
+def written_by_nobody_else(folder: str) -> Iterator[None]:
+    """The library's error advises programs; give one that helps in a shell."""
+    try:
+        yield
+    except Locked as error:
+        who = "another process"
+        if error.holder is not None and error.holder != who:
+            who += f" ({error.holder})"
+        raise TailraceError(f"{folder}: {who} writes to it; stop it first") from error

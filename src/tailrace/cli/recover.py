@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tailrace.cli.output import print_json, print_rows, progress_bar
-from tailrace.cli.places import find_log
+from tailrace.cli.places import find_log, written_by_nobody_else
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.repair import RecoveryReport
 from tailrace.log.offline.repair import recover as recover_log
@@ -27,7 +27,7 @@ def recover(context: click.Context, directory: str, apply: bool, as_json: bool) 
     do. It is 0 if there is nothing (left) to do, and 2 if it could not be done.
     """
     folder = find_log(directory)
-    with progress_bar("recover") as progress:
+    with progress_bar("recover") as progress, written_by_nobody_else(folder):
         report = recover_log(OsFileSystem(), folder, apply=apply, progress=progress)
     if as_json:
         _print_json(report)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from tailrace.cli.output import print_json
-from tailrace.cli.places import find_log, refuse_store
+from tailrace.cli.places import find_log, refuse_store, written_by_nobody_else
 from tailrace.errors import TailraceError
 from tailrace.log.log import Log
+from tailrace.log.offline.words import counted
 from tailrace.log.options import Retention
 from tailrace.log.retention import VacuumReport
 from tailrace.units import format_size, parse_duration, parse_size
@@ -53,7 +54,7 @@ def vacuum(
         max_bytes=None if max_bytes is None else _some(parse_size(max_bytes, "--max-bytes")),
         max_records=max_records,
     )
-    with Log(folder, upkeep=False, retention=retention) as log:
+    with written_by_nobody_else(folder), Log(folder, upkeep=False, retention=retention) as log:
         if before is not None:
             _check_before(log, before)
             log.truncate_before(max(before, log.start_offset))
@@ -82,5 +83,5 @@ def _describe(folder: str, report: VacuumReport) -> str:
     start = f"it starts at offset {report.start_offset}"
     if not report.segments:
         return f"{folder}: nothing to delete; {start}"
-    what = "segment" if report.segments == 1 else "segments"
-    return f"{folder}: deleted {report.segments} {what}, {format_size(report.bytes)}; {start}"
+    deleted = f"{counted(report.segments, 'segment')}, {format_size(report.bytes)}"
+    return f"{folder}: deleted {deleted}; {start}"

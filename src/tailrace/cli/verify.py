@@ -10,6 +10,7 @@ from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.findings import Finding
 from tailrace.log.offline.verify import VerifyReport
 from tailrace.log.offline.verify import verify as verify_log
+from tailrace.log.offline.words import counted, offsets
 from tailrace.units import format_size
 
 __all__ = ["verify"]
@@ -23,8 +24,8 @@ def verify(context: click.Context, directory: str, as_json: bool) -> None:
     """Check every batch, index and side file of a log.
 
     DIR is the folder with the .seg files, or one that has it as `segments`. Nothing is changed; the
-    log should not be written to meanwhile. The exit code is 0 if there is no problem, 1 if there
-    is one, and 2 if the log cannot be read.
+    log should not be written to meanwhile: what is just being appended may look torn. The exit code
+    is 0 if there is no problem, 1 if there is one, and 2 if the log cannot be read.
     """
     folder = find_log(directory)
     with progress_bar("verify") as progress:
@@ -52,6 +53,7 @@ def _print_json(report: VerifyReport) -> None:
             "bytes": report.bytes,
             "start_offset": report.start_offset,
             "end_offset": report.end_offset,
+            "holder": None if report.holder is None else report.holder._asdict(),
         }
     )
 
@@ -61,16 +63,20 @@ def _print_text(report: VerifyReport) -> None:
         print_rows((f.severity, _place(f), f.message) for f in report.findings)
         click.echo()
     click.echo(
-        f"{report.folder}: {report.records} records in {report.batches} batches, "
-        f"{report.segments} segments, {format_size(report.bytes)}; "
-        f"offsets {report.start_offset} to {report.end_offset - 1}"
+        f"{report.folder}: {counted(report.records, 'record')} in "
+        f"{counted(report.batches, 'batch', 'batches')}, {counted(report.segments, 'segment')}, "
+        f"{format_size(report.bytes)}; {offsets(report.start_offset, report.end_offset)}"
         if report.records
         else f"{report.folder}: no records; the next offset is {report.end_offset}"
     )
     if report.ok:
         click.echo(f"no problems{_and_notes(report)}")
     else:
-        click.echo(f"{_count(len(report.problems), 'problem')}{_and_notes(report)}")
+        click.echo(f"{counted(len(report.problems), 'problem')}{_and_notes(report)}")
+    if report.holder is not None:
+        advice = "" if report.ok else "; verify it again when nobody does"
+        click.echo(f"pid {report.holder.pid} on {report.holder.host} is writing to it{advice}")
+    elif not report.ok:
         click.echo(f"see what can be done: tailrace recover {report.folder}")
 
 
@@ -81,8 +87,4 @@ def _place(finding: Finding) -> str:
 
 
 def _and_notes(report: VerifyReport) -> str:
-    return f", {_count(len(report.notes), 'note')}" if report.notes else ""
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f", {counted(len(report.notes), 'note')}" if report.notes else ""

@@ -34,6 +34,10 @@ __all__ = ["Committer", "Receipt", "Written"]
 
 logger = logging.getLogger("tailrace")
 
+# How long a thread waits before it looks by itself: a wake-up that an interrupt swallowed costs
+# this much, and is not the end.
+_PATIENCE_S = 1.0
+
 _GATHER_LIMIT = 100  # rounds; each is a few microseconds unless somebody has work to do
 
 
@@ -108,7 +112,7 @@ class Committer:
         self._watermark_file = watermark_file
         self._lock = threading.Lock()
         self._mark_lock = threading.Lock()  # the watermark; innermost
-        self._flushing = False
+        self._flushing = 0  # the thread whose turn it is to flush
         self._released = 0  # threads that the last flush let go
         self._waiters: list[_Waiter] = []
         self._tasks: list[_Task] = []
@@ -120,9 +124,12 @@ class Committer:
     def wait(self, end_offset: int, timeout: float | None = None) -> None:
         """Return when everything below `end_offset` is durable."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self.durable < end_offset:
-            if self._take_turn(end_offset, deadline):
-                self._flush()
+        try:
+            while self.durable < end_offset:
+                if self._take_turn(end_offset, deadline):
+                    self._flush()
+        finally:
+            self._give_turn_back()
 
     def _take_turn(self, end_offset: int, deadline: float | None = None) -> bool:
         """True when the caller is to flush now. Otherwise it has waited until there was news."""
@@ -131,7 +138,7 @@ class Committer:
                 return False
             self.check()
             if not self._flushing:
-                self._flushing = True
+                self._flushing = threading.get_ident()
                 return True
             waiter = _Waiter(end_offset, threading.Lock())
             waiter.turn.acquire()
@@ -140,17 +147,18 @@ class Committer:
         return False
 
     def _await_turn(self, waiter: _Waiter, deadline: float | None) -> None:
+        patience = _PATIENCE_S
+        if deadline is not None:
+            patience = min(patience, max(deadline - time.monotonic(), 0))
         try:
-            if deadline is None:
-                waiter.turn.acquire()
-                return
-            if waiter.turn.acquire(timeout=max(deadline - time.monotonic(), 0)):
+            if waiter.turn.acquire(timeout=patience):
                 return
         except BaseException:
             self._leave(waiter)
             raise
         self._leave(waiter)
-        raise TimeoutError(f"offset {waiter.end_offset - 1} is not durable yet")
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(f"offset {waiter.end_offset - 1} is not durable yet")
 
     def _leave(self, waiter: _Waiter) -> None:
         """Stop waiting; a turn to flush that came too late goes to the next one."""
@@ -194,23 +202,30 @@ class Committer:
 
     def force(self) -> None:
         """Sync the file even if it has no new records."""
-        while not self._take_turn(_EVERYTHING):
-            continue
-        self._flush()
+        try:
+            while not self._take_turn(_EVERYTHING):
+                continue
+            self._flush()
+        finally:
+            self._give_turn_back()
 
     def _flush(self) -> None:
-        """Do one flush, as the only one."""
+        """Do one flush, as the only one. Whoever calls it gives the turn back."""
+        written = self._gather()
         try:
-            written = self._gather()
-            try:
-                written.file.sync()
-            except OSError as error:
-                self.poison(error)
-            else:
-                self.advance(written)
-        finally:
-            self._let_go()
+            written.file.sync()
+        except OSError as error:
+            self.failure = error  # at once: an interrupt must not make us forget it
+            self.poison(error)
+        else:
+            self.advance(written)
+        self._let_go()
         self.check()
+
+    def _give_turn_back(self) -> None:
+        """After an interrupt, wherever it came: nobody else could flush otherwise."""
+        if self._flushing == threading.get_ident():
+            self._let_go()
 
     def _gather(self) -> Written:
         """What is written. If the last flush let many go, they are about to append again: as long
@@ -262,7 +277,7 @@ class Committer:
         """After a flush: everybody who is covered goes on (everybody at all if it failed), and
         one of the others flushes next."""
         with self._lock:
-            self._flushing = False
+            self._flushing = 0
             bound = self._bound()
             waiting, self._waiters = self._waiters, []
             for waiter in waiting:
@@ -292,6 +307,13 @@ class Committer:
     def _wake_next(self) -> None:
         if self._waiters:
             self._waiters.pop(0).turn.release()
+
+    def disown(self) -> None:
+        """We are in a forked child: nothing here can become durable."""
+        self._lock, self._mark_lock = threading.Lock(), threading.Lock()
+        self._flusher = None
+        self._waiters, self._tasks, self._flushing = [], [], 0
+        self.failure = OSError("the log was opened before a fork")
 
     def close(self) -> None:
         """Stop. Nobody waits any more: what could become durable is."""

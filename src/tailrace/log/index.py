@@ -71,6 +71,10 @@ class OffsetIndex:
         self._positions.append(position)
         self._relative.append(base_offset - self.base)
 
+    def settle(self) -> None:
+        """Drop half an entry, which an interrupt may have left."""
+        del self._positions[len(self._relative) :]
+
     def lookup(self, offset: int) -> tuple[int, int]:
         """(offset, position) of the last indexed batch at or below `offset`, or of the start."""
         i = bisect_right(self._relative, max(offset - self.base, 0)) - 1
@@ -144,6 +148,10 @@ class TimeIndex:
         self._relative.append(base_offset - self.base)
         self._timestamps.append(max_timestamp)
         return True
+
+    def settle(self) -> None:
+        """Drop half an entry, which an interrupt may have left."""
+        del self._relative[len(self._timestamps) :]
 
     def lookup(self, timestamp: int) -> int:
         """An offset such that every batch before it is older than `timestamp`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from time import time_ns
 from types import TracebackType
@@ -114,6 +114,7 @@ class Log:
         receipt of the first one comes back.
         """
         writer = self._writing()
+        _check_records(records)
         now_ms = time_ns() // 1_000_000
         if producer is not None or sequence is not None:
             producer, sequence = _checked_sequence(producer, sequence)
@@ -142,25 +143,24 @@ class Log:
         writer = self._writer
         if writer is None:
             writer = self._writing()
+        if headers is not None:
+            _refuse_reserved(headers)
         now_ms = time_ns() // 1_000_000
         tail = writer.tail
-        writer.lock.acquire()  # twice as fast as `with`
-        try:
+        with writer.lock:
             offset = tail.state[NEXT_OFFSET]
             data = encode_placed(value, key, headers, timestamp, offset, now_ms)
             size = len(data)
             if size > self._max_batch_size:
                 raise too_large(size - HEADER_SIZE, self.options.max_batch_bytes)
             tail.write(data, size, 1, now_ms if timestamp is None else timestamp)
-        finally:
-            writer.lock.release()
         return Receipt(offset, offset + 1, 1, self._committer)
 
     def append_many(self, records: Iterable[object]) -> Receipt:
         """Append any number of records, in as few batches as the limits allow.
 
-        Each batch is atomic, the whole is not: if something goes wrong after a first batch,
-        `NotWritten.appended` tells how many records went in. The receipt spans them all.
+        Each batch is atomic, the whole is not: after an error, its note (and the attribute
+        `appended` of `NotWritten`) tells how many records went in. The receipt spans them all.
         """
         refuse_single(records)
         first: Receipt | None = None
@@ -171,14 +171,12 @@ class Log:
                 for part in self._append_halving(chunk):
                     first, last = first or part, part
                     appended += part.count
-        except NotWritten as error:
-            error.appended = appended
-            raise
         except Exception as error:
-            if not appended:
-                raise
-            message = f"{error}; the {appended} records before were appended"
-            raise NotWritten(message, appended=appended) from error
+            if isinstance(error, NotWritten):
+                error.appended = appended
+            if appended:
+                error.add_note(f"the {appended} records before were appended")
+            raise
         if first is None or last is None:
             raise ValueError("append_many was given no records")
         return Receipt(first.offset, last.end_offset, appended, self._committer)
@@ -451,6 +449,23 @@ def _weight(record: object) -> int:
             return len(record)
         case _:
             return 0
+
+
+def _check_records(records: object) -> None:
+    """What the kernel would take, and the log does not."""
+    if isinstance(records, tuple):
+        raise TypeError("a tuple is one record with its key; put the records in a list")
+    match records:
+        case [Record(headers=headers), *_] | [(_, _, headers), *_] if headers:
+            _refuse_reserved(headers)
+
+
+def _refuse_reserved(headers: Any) -> None:
+    """The log believes these two when it finds them in a batch's first record."""
+    names = headers if isinstance(headers, Mapping) else [pair[0] for pair in headers]
+    for name in (PRODUCER_HEADER, SEQUENCE_HEADER):
+        if name in names:
+            raise ValueError(f"the header {name!r} is the log's own; append with producer=…")
 
 
 def _check_whole(name: str, number: object, meaning: str) -> None:

@@ -177,9 +177,9 @@ class Reader:
             if not _starts_batch(file, position, extent.size, offset):
                 position = 0
             while position < extent.size:
-                header = header_at(file, position, extent.size)
-                if header is not None and header.max_timestamp < timestamp and header.size > _LARGE:
-                    position += header.size  # if that is a lie, the batch cannot be read anyway
+                after = self._behind_older(file, position, extent, timestamp)
+                if after is not None:
+                    position = after
                     continue
                 region = Chunks(file, position, extent.size).next()
                 if region is None:
@@ -192,6 +192,18 @@ class Reader:
                     return min(record[0], view.end)
                 position += len(data)
         return None
+
+    @staticmethod
+    def _behind_older(file: File, position: int, extent: Extent, timestamp: int) -> int | None:
+        """Where a large batch ends that is older than `timestamp`, told by its header alone: which
+        is believed if the next batch starts there."""
+        header = header_at(file, position, extent.size)
+        if header is None or header.size <= _LARGE or header.max_timestamp >= timestamp:
+            return None
+        after = position + header.size
+        if after < extent.size and not _starts_batch(file, after, extent.size, header.next_offset):
+            return None
+        return after
 
 
 def _starts_batch(file: File, position: int, stop: int, base_offset: int) -> bool:

@@ -339,6 +339,7 @@ def treat(fs: FileSystem, catalog: Catalog, gaps: Gaps, found: Diagnosis) -> Non
 
 def _cut(fs: FileSystem, catalog: Catalog, cut: Cut) -> None:
     path = segment_path(catalog.folder, cut.base)
+    catalog.seals.void(cut.base)
     catalog.forget(cut.base)
     file = fs.open(path, write=True)
     try:

@@ -97,13 +97,13 @@ class Identity(NamedTuple):
         document = load_checked_json(fs, side_path(folder, "log.json"))
         if document is None:
             return None
-        version = document.pop("format")
+        version = document["format"]
         if version > FORMAT:
             raise ConfigError(
                 f"{folder} is a log of format {version}; this tailrace knows formats up to "
                 f"{FORMAT}: upgrade tailrace to open it"
             )
-        return cls(**document)
+        return cls(*(document[key] for key in cls._fields))
 
     def store(self, fs: FileSystem, folder: str) -> None:
         document = {"format": FORMAT, **self._asdict()}
@@ -285,7 +285,7 @@ class CleanMarker(NamedTuple):
     @classmethod
     def load(cls, fs: FileSystem, folder: str) -> CleanMarker | None:
         document = load_checked_json(fs, side_path(folder, "clean"))
-        return cls(**document) if document is not None else None
+        return cls(*(document[key] for key in cls._fields)) if document is not None else None
 
     def store(self, fs: FileSystem, folder: str) -> None:
         store_checked_json(fs, side_path(folder, "clean"), self._asdict())
@@ -315,7 +315,7 @@ class Poison(NamedTuple):
         path = side_path(folder, "poisoned")
         document = load_checked_json(fs, path)
         if document is not None:
-            return cls(**document)
+            return cls(*(document[key] for key in cls._fields))
         if mark is None or read_file(fs, path, 0) is None:
             return None
         return cls(mark.durable, mark.segment, mark.position, "the reason cannot be read")
@@ -408,6 +408,11 @@ class Seals:
 
     def forget(self, base: int) -> None:
         self._entries.pop(base, None)
+
+    def void(self, base: int) -> None:
+        """Outdate what is written of a segment that was cut: it may grow to the same size again."""
+        if base in self._entries:
+            self.add(Seal(base, 0, base, 0, 0, 0, 0, 0, 0, 0))
 
 
 # --- gaps -----------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class Tail:
         self.state: tuple[File, int, int, int, tuple[Extent, ...]]
         self._unmirrored: int  # index entries that the files lack
         self._index_due: int  # the size of the segment with which the next index entry comes
-        self._closed = False
+        self._closed: str | None = None
         self._unsettled = False
         self._start(self._open_files(facts.base), facts, sealed)
 
@@ -169,6 +169,8 @@ class Tail:
     def _repair(self) -> None:
         """Cut what is behind the last whole batch. An interrupted append may have left an index
         entry for it, which the next batch will make true: it starts at the same place."""
+        self._facts.offsets.settle()
+        self._facts.times.settle()
         file, _base, size, _next_offset, _sealed = self.state
         file.truncate(size)
         if self._flushes:
@@ -177,14 +179,16 @@ class Tail:
 
     def _prepare(self, size: int, count: int, timestamp: int) -> None:
         """The rare cases before an append. None of them changes the end offset."""
-        if self._closed:
-            raise Closed(f"{self._catalog.folder} is closed")
+        if self._closed is not None:
+            raise Closed(f"{self._catalog.folder} {self._closed}")
         if self.committer.failure is not None:
             raise NotWritten(
                 f"{self._catalog.folder}: a flush failed ({self.committer.failure}) and nothing "
                 "can be appended; reopen the log"
             )
         try:
+            if self._facts.base != self.base:
+                self._undo_roll()
             if self._unsettled:
                 self._repair()
             if self._must_roll(size, count, timestamp):
@@ -292,14 +296,25 @@ class Tail:
         return files
 
     def _start(self, files: list[File], facts: Facts, sealed: tuple[Extent, ...]) -> None:
+        """Go on in a segment. The state comes last: after an interrupt in here the facts are not
+        those of the state's segment, and the next append sees that."""
         segment, idx, tix = files
+        self._roll_position = -1  # the next append looks, and sets the bounds
         self._facts = self._catalog.live = facts
         self._index_files = (IndexFile(idx, facts.offsets), IndexFile(tix, facts.times))
-        self.state = (segment, facts.base, facts.size, facts.next_offset, sealed)
-        self._roll_position = -1  # the first append sets the bounds
         self._index_due = facts.size + facts.offsets.interval if facts.size else 0
         self._time_index_due = facts.times.next_timestamp
         self._unmirrored = 0
+        self.state = (segment, facts.base, facts.size, facts.next_offset, sealed)
+
+    def _undo_roll(self) -> None:
+        """A roll was interrupted half way: go on where it started, and roll again if need be."""
+        file, base, size, _next_offset, sealed = self.state
+        self._catalog.live = None
+        _new_segment, *indexes = self._open_files(base)
+        _new_segment.close()
+        self._start([file, *indexes], self._catalog.facts(Extent(base, size)), sealed)
+        self.rewrite_indexes()
 
     def rewrite_indexes(self) -> None:
         """Make the index files equal to what is in memory."""
@@ -308,12 +323,14 @@ class Tail:
 
     def settle(self) -> None:
         """Take back what an interrupted append may have left."""
+        if self._facts.base != self.base:
+            self._undo_roll()
         if self._unsettled:
             self._repair()
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "is closed") -> None:
         """Refuse further appends."""
-        self._closed = True
+        self._closed = reason
         self._roll_position = -1
 
     def finish(self) -> None:

@@ -50,6 +50,8 @@ class Upkeep:
             return
         except (TailraceError, OSError) as error:
             logger.error("%s of %s failed: %s", chore.name, self._folder, error)
+        except Exception:  # whatever it is, the other chores go on
+            logger.exception("%s of %s failed", chore.name, self._folder)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
+import weakref
 
 from tailrace.errors import (
     Closed,
@@ -41,6 +43,17 @@ from tailrace.log.upkeep import Chore, Upkeep
 __all__ = ["Writer"]
 
 
+_open_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for writer in list(_open_writers):
+        writer.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
 class Writer:
     """The one writer of a log. Thread-safe: `lock` orders appends, rolls, deletion and close;
     flushes run outside of it. Whoever calls `tail.append` holds it."""
@@ -55,12 +68,14 @@ class Writer:
         self._producers: Producers | None = None
         fs.make_dirs(side_path(folder, "").rstrip("/"))
         self._resources = contextlib.ExitStack()  # the lock goes last
+        _open_writers.add(self)
         self._resources.callback(fs.lock(side_path(folder, "lock")).release)
         try:
             self._open()
         except BaseException:
             self._resources.close()
             raise
+        self._wants_upkeep = upkeep
         if upkeep:
             self._start_upkeep()
 
@@ -138,7 +153,7 @@ class Writer:
             self._fs.sync_dir(self._folder)
         mark = found.watermark
         if self.flush_mode is not FlushMode.NONE and not found.synced:
-            self._sync_segments(mark.segment if mark is not None else 0)
+            self._sync_recovered(mark)
         written = self.tail.written()
         durable, segment, position = written.end_offset, written.segment, written.position
         if self.flush_mode is FlushMode.NONE:  # only what was durable before is
@@ -155,6 +170,18 @@ class Writer:
         )
         self._resources.callback(self.committer.close)
 
+    def _sync_recovered(self, mark: Watermark | None) -> None:
+        try:
+            self._sync_segments(mark.segment if mark is not None else 0)
+        except OSError as error:
+            if mark is not None:  # a second try might succeed and prove nothing
+                poison = Poison(mark.durable, mark.segment, mark.position, str(error))
+                poison.store(self._fs, self._folder)
+            raise OutcomeUnknown(
+                f"{self._folder}: what the last writer left cannot be made durable ({error}); the "
+                "next open goes back to what is"
+            ) from error
+
     def _sync_segments(self, first_base: int) -> None:
         """Recovery read these bytes from the page cache; before they count they must be on disk."""
         for extent in self.tail.extents()[0]:
@@ -169,7 +196,7 @@ class Writer:
         chores = []
         if self.flush_mode is FlushMode.ASYNC:
             chores.append(Chore("flush", self._options.flush_interval_ms / 1000, self.flush))
-        if self._options.retention:
+        if self._options.retention or self._start_offset > self._first_base_now():
             interval = self._options.retention_check_interval_ms / 1000
             chores.append(Chore("retention", interval, self.vacuum))
         if chores:
@@ -189,6 +216,16 @@ class Writer:
                 self._close_cleanly()
         finally:
             self._resources.close()
+
+    def disown(self) -> None:
+        """We are in a forked child, and the log is the parent's: write nothing, ever. The locks
+        are made anew because a thread that is not here may have held them."""
+        self._closed = True
+        self._upkeep = None
+        self.lock = threading.Lock()
+        if hasattr(self, "committer"):
+            self.tail.stop("was opened before a fork; open it anew in this process")
+            self.committer.disown()
 
     def abandon(self) -> None:
         """Let go of everything without writing anything, as a crash would."""
@@ -230,12 +267,17 @@ class Writer:
             except OSError as error:
                 raise NotWritten(f"{self._folder}: cannot read the producers: {error}") from error
             found = producers.find(producer, sequence)
-            if found is None:
-                base = self.tail.base
+            if found is not None:
+                return found
+            base = self.tail.base
+            try:
                 found = Appended(self.tail.append(draft), draft.count)
                 producers.add(producer, sequence, found, now_ms)
-                if self.tail.base != base:  # rolled: bounds what a crash makes us read again
-                    self._store_producers()
+            except BaseException:
+                self._producers = None  # interrupted between the two: the log knows
+                raise
+            if self.tail.base != base:  # rolled: bounds what a crash makes us read again
+                self._store_producers()
             return found
 
     def _known_producers(self, now_ms: int) -> Producers:
@@ -310,6 +352,11 @@ class Writer:
         with self.lock:
             self._check_open()
             self._raise_start(offset)
+        if self._wants_upkeep and self._upkeep is None:  # segments may have to go now
+            self._start_upkeep()
+
+    def _first_base_now(self) -> int:
+        return self.tail.extents()[0][0].base
 
     def _raise_start(self, offset: int) -> None:
         if offset > self._start_offset:

@@ -11,6 +11,7 @@ from tailrace.kernel.layout import (
     HAS_HEADERS,
     HAS_KEYS,
     HAS_TIMESTAMP,
+    HEADER_SIZE,
     MAX_COUNT,
     MAX_OFFSET,
     MAX_SECTION,
@@ -110,13 +111,15 @@ def encode_columns(table: Rows, now_ms: int, codec: int = NONE) -> Draft:
         flags |= HAS_KEYS
     if any(raw != NO_HEADERS for raw in headers):
         flags |= HAS_HEADERS
-    section = b"".join(
+    parts = [bytes(HEADER_SIZE)]  # the room that `finish` writes the batch's header to
+    parts += (
         encode_record(index, wrap64(timestamp - now_ms), key, value, raw)
         for index, (timestamp, key, value, raw) in enumerate(
             zip(timestamps, keys, values, headers, strict=True)
         )
     )
-    return finish(section, table.rows, flags, now_ms, max(timestamps), codec, MAX_SECTION)
+    data = bytearray().join(parts)
+    return finish(data, table.rows, flags, now_ms, max(timestamps), codec, MAX_SECTION)
 
 
 def split_rows(table: Rows, max_records: int, max_bytes: int) -> list[tuple[int, int]]:

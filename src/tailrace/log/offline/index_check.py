@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 from tailrace.kernel import BatchInfo, crc32c
 from tailrace.log.fs import FileSystem, read_file
 from tailrace.log.index import OffsetIndex, TimeIndex
+from tailrace.log.offline.words import counted
 
 __all__ = ["IndexCheck", "IndexFault", "OffsetIndexCheck", "TimeIndexCheck"]
 
@@ -68,7 +69,9 @@ class IndexCheck(ABC):
             return
         if len(self._data) < size:
             missing = (size - len(self._data)) // self.ENTRY.size
-            self._fault(f"is short: {missing} entries are missing", len(self._data))
+            verb = "is" if missing == 1 else "are"
+            message = f"is short: {counted(missing, 'entry', 'entries')} {verb} missing"
+            self._fault(message, len(self._data))
         else:
             self._fault("is not the file that was sealed", harmless=True)
 
@@ -98,7 +101,8 @@ class IndexCheck(ABC):
     def _check_header(self) -> bool:
         data = self._data
         if len(data) < self.HEADER.size:
-            self._fault(f"is cut short: it has {len(data)} bytes, its header {self.HEADER.size}")
+            message = f"is cut short: it has {counted(len(data), 'byte')}, its header"
+            self._fault(f"{message} {self.HEADER.size}")
             return False
         magic, version, base, count, *_ = self.HEADER.unpack_from(data)
         if magic != self.MAGIC:
@@ -112,7 +116,9 @@ class IndexCheck(ABC):
         else:
             entries = (len(data) - self.HEADER.size) // self.ENTRY.size
             if count != entries:
-                message = f"says that it has {count} entries, and has {entries}"
+                message = (
+                    f"says that it has {counted(count, 'entry', 'entries')}, and has {entries}"
+                )
                 self._fault(message, 13, harmless=True)
             return True
         return False

@@ -31,7 +31,8 @@ from tailrace.log.offline.findings import Finding
 from tailrace.log.offline.log_survey import LogSurvey, Progress, survey_log, uncovered
 from tailrace.log.offline.side_check import check_side_files, is_whole_gap, read_side_file
 from tailrace.log.offline.survey import Run, SegmentSurvey
-from tailrace.log.offline.verify import offsets, watermark_fault
+from tailrace.log.offline.verify import watermark_fault
+from tailrace.log.offline.words import counted, offsets
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.recovery import keep_aside
 from tailrace.log.scan import scan
@@ -147,7 +148,8 @@ def _actions(fs: FileSystem, survey: LogSurvey) -> Iterator[Action]:
 
 def _tail_actions(survey: LogSurvey) -> Iterator[Action]:
     for cut in survey.cuts:
-        message = f"cut off its last {cut.size - cut.keep} bytes and keep them in the quarantine"
+        end = counted(cut.size - cut.keep, "byte")
+        message = f"cut off its end ({end}) and keep that in the quarantine"
         yield Action("cut", _name(cut.base), message)
     for path in survey.diagnosis.leftovers:
         yield Action("remove", os.path.relpath(path, survey.folder), "remove what is left over")
@@ -157,7 +159,8 @@ def _segment_actions(survey: LogSurvey, segment: SegmentSurvey) -> Iterator[Acti
     name = _name(segment.base)
     if not segment.whole:
         kept = sum(run.end - run.position for run in segment.runs)
-        message = f"take out {segment.size - kept} damaged bytes and keep them in the quarantine"
+        damaged = counted(segment.size - kept, "damaged byte")
+        message = f"move {damaged} to the quarantine"
         if segment.overlap is not None:
             message = f"cut off what is not whole or in the next segment, from byte {kept} on"
         new = [_name(run.first_offset) for run in _moved(segment)]

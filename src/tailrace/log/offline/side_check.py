@@ -26,12 +26,14 @@ from tailrace.log.sidefiles import (
     StartOffset,
     Watermark,
     WatermarkFile,
+    load_checked_json,
     side_path,
 )
 
 __all__ = ["NAMES", "check_side_files", "is_whole_gap", "read_document", "read_side_file"]
 
 _Findings = Iterator[Finding]
+_Document = dict[str, object]
 
 
 def read_side_file(fs: FileSystem, folder: str, name: str) -> bytes | None:
@@ -47,10 +49,14 @@ def read_side_file(fs: FileSystem, folder: str, name: str) -> bytes | None:
 def check_side_files(fs: FileSystem, folder: str) -> list[Finding]:
     """What is wrong with them, one by one. A missing file is fine here."""
     findings: list[Finding] = []
-    for name, check in _CHECKS.items():
+    for name in NAMES:
         data = read_side_file(fs, folder, name)
-        if data is not None:
-            findings += check(name, data)
+        if data is None:
+            continue
+        if name in _DOCUMENTS:
+            findings += _DOCUMENTS[name](name, read_document(fs, side_path(folder, name)))
+        else:
+            findings += _OTHERS[name](name, data)
     return findings
 
 
@@ -61,21 +67,15 @@ def _finding(severity: Severity, name: str, message: str, position: int | None =
 # --- JSON documents -------------------------------------------------------------------------
 
 
-def read_document(data: bytes) -> dict[str, object] | None:
-    """The object in a checked JSON file, without its checksum; `None` when that is wrong."""
-    body, found, checksum = data.rpartition(b',"crc32c":')
-    body += b"}"
-    if not found or checksum != b"%d}\n" % crc32c(body):
-        return None
+def read_document(fs: FileSystem, path: str) -> _Document | None:
+    """A checked JSON file of any size, whatever is in it; `None` when it is missing or damaged."""
     try:
-        document = json.loads(body)
-    except ValueError:
+        return load_checked_json(fs, path, fs.stat(path).size)
+    except (FileNotFoundError, ValueError):
         return None
-    return document if isinstance(document, dict) else None
 
 
-def _log_json(name: str, data: bytes) -> _Findings:
-    document = read_document(data)
+def _log_json(name: str, document: _Document | None) -> _Findings:
     if document is None:
         message = "is damaged: the log's flush mode is not known, and 'sync' is taken for it"
         yield _finding("problem", name, message)
@@ -90,17 +90,19 @@ def _log_json(name: str, data: bytes) -> _Findings:
 
 
 def _document(
-    severity: Severity, fields: tuple[str, ...], consequence: str, name: str, data: bytes
+    severity: Severity,
+    fields: tuple[str, ...],
+    consequence: str,
+    name: str,
+    document: _Document | None,
 ) -> _Findings:
-    document = read_document(data)
     if document is None:
         yield _finding(severity, name, f"is damaged: {consequence}")
     elif set(document) != set(fields):
         yield _finding(severity, name, f"does not have the keys {', '.join(fields)}")
 
 
-def _poisoned(name: str, data: bytes) -> _Findings:
-    document = read_document(data)
+def _poisoned(name: str, document: _Document | None) -> _Findings:
     if document is None:
         yield _finding("problem", name, "is damaged: a flush failed, and nobody can tell where")
         return
@@ -167,8 +169,20 @@ def _gaps(name: str, data: bytes) -> _Findings:
         position += len(line) + 1
 
 
-_CHECKS: dict[str, Callable[[str, bytes], _Findings]] = {
+_DOCUMENTS: dict[str, Callable[[str, _Document | None], _Findings]] = {
     "log.json": _log_json,
+    "clean": partial(
+        _document, "note", CleanMarker._fields, "the next open scans the last segment"
+    ),
+    "poisoned": _poisoned,
+    "producers": partial(
+        _document,
+        "note",
+        ("next_offset", "producers"),
+        "what it says of producers is read from the log instead",
+    ),
+}
+_OTHERS: dict[str, Callable[[str, bytes], _Findings]] = {
     "watermark": partial(
         _slots,
         "problem",
@@ -186,17 +200,7 @@ _CHECKS: dict[str, Callable[[str, bytes], _Findings]] = {
     "start": partial(
         _slots, "problem", StartOffset.MAGIC, 8, "where the log was cut off in front is not known"
     ),
-    "clean": partial(
-        _document, "note", CleanMarker._fields, "the next open scans the last segment"
-    ),
     "seals": _seals,
     "gaps": _gaps,
-    "poisoned": _poisoned,
-    "producers": partial(
-        _document,
-        "note",
-        ("next_offset", "producers"),
-        "what it says of producers is read from the log instead",
-    ),
 }
-NAMES = tuple(_CHECKS)
+NAMES = (*_DOCUMENTS, *_OTHERS)

@@ -1,7 +1,8 @@
 """Check everything in a log's folder: every batch and record, every index, every side file.
 
 Nothing is changed, and no contents are too bad to be reported. The log should not be written to
-meanwhile: what is just being appended would look torn.
+meanwhile: what is just being appended would look torn. If it is, the report says by whom, and notes
+about what is unfinished say that it is being written.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from dataclasses import dataclass, field
 
 from tailrace.log.fs import FileSystem
 from tailrace.log.offline.findings import Finding, Severity
+from tailrace.log.offline.holder import Holder, find_holder
 from tailrace.log.offline.index_check import IndexFault
 from tailrace.log.offline.log_survey import LogSurvey, Progress, survey_log, uncovered
 from tailrace.log.offline.side_check import check_side_files, read_document, read_side_file
 from tailrace.log.offline.survey import Fault, Unreadable
+from tailrace.log.offline.words import byte_range, counted, offsets, offsets_are
 from tailrace.log.options import LogOptions
 from tailrace.log.segments import segment_path
-from tailrace.log.sidefiles import FOLDER
+from tailrace.log.sidefiles import FOLDER, side_path
 
 __all__ = ["Finding", "VerifyReport", "verify", "watermark_fault"]
 
@@ -35,6 +38,7 @@ class VerifyReport:
     bytes: int = 0
     start_offset: int = 0
     end_offset: int = 0
+    holder: Holder | None = None  # who wrote to it meanwhile
 
     @property
     def problems(self) -> list[Finding]:
@@ -51,7 +55,10 @@ class VerifyReport:
 
 def verify(fs: FileSystem, folder: str, progress: Progress | None = None) -> VerifyReport:
     """Check a log. `progress` is told how many bytes were read, of how many."""
+    holder = find_holder(fs, folder)
     survey = survey_log(fs, folder, LogOptions(), progress)
+    holder = holder or find_holder(fs, folder)
+    held = holder is not None
     report = VerifyReport(
         folder,
         segments=len(survey.segments),
@@ -60,16 +67,17 @@ def verify(fs: FileSystem, folder: str, progress: Progress | None = None) -> Ver
         bytes=sum(segment.size for segment in survey.segments),
         start_offset=survey.start_offset,
         end_offset=survey.end_offset,
+        holder=holder,
     )
     report.findings = [
         *_refusal(survey),
         *check_side_files(fs, folder),
-        *_segments(survey),
-        *_torn(survey),
+        *_segments(survey, held),
+        *_torn(survey, held),
         *_missing(survey),
         *_recorded_gaps(survey),
-        *_disagreements(fs, survey),
-        *_leftovers(survey),
+        *_disagreements(fs, survey, held),
+        *_leftovers(survey, held),
     ]
     return report
 
@@ -86,13 +94,6 @@ def _note(
     return Finding("note", path, position, offset, message)
 
 
-def offsets(first: int, next_offset: int) -> str:
-    """A range of offsets, for people."""
-    if next_offset == first + 1:
-        return f"offset {first}"
-    return f"offsets {first} to {next_offset - 1}"
-
-
 def _refusal(survey: LogSurvey) -> Iterator[Finding]:
     if survey.refusal is not None:
         yield _problem("", f"this tailrace cannot open it: {survey.refusal}")
@@ -101,7 +102,7 @@ def _refusal(survey: LogSurvey) -> Iterator[Finding]:
 # --- segments and their indexes -------------------------------------------------------------
 
 
-def _segments(survey: LogSurvey) -> Iterator[Finding]:
+def _segments(survey: LogSurvey, held: bool) -> Iterator[Finding]:
     for segment in survey.segments:
         name = _file_name(segment.base)
         for damage in segment.unreadable:
@@ -114,18 +115,15 @@ def _segments(survey: LogSurvey) -> Iterator[Finding]:
         lenient = segment is survey.segments[-1] and not survey.diagnosis.clean
         for extension, faults in segment.index_faults.items():
             for index_fault in faults:
-                yield _index(_file_name(segment.base, extension), index_fault, lenient)
+                yield _index(_file_name(segment.base, extension), index_fault, lenient, held)
         if segment.seal_is_wrong:
             message = f"what it says of segment {segment.base} is not so"
             yield _problem(os.path.join(FOLDER, "seals"), message)
 
 
 def _unreadable(name: str, damage: Unreadable) -> Finding:
-    where = f"bytes {damage.position} to {damage.end - 1}"
-    if damage.newer:
-        message = f"{where} are of a newer tailrace: {damage.why}"
-    else:
-        message = f"{where} are damaged: {damage.why}"
+    what = "of a newer tailrace" if damage.newer else "damaged"
+    message = f"{byte_range(damage.position, damage.end)} {what}: {damage.why}"
     if damage.next_offset is None:
         message += f"; nothing from offset {damage.first_offset} on can be read here"
     elif damage.next_offset > damage.first_offset:
@@ -142,9 +140,11 @@ def _fault(name: str, fault: Fault) -> Finding:
     return Finding(severity, name, info.position, info.base_offset, message)
 
 
-def _index(name: str, fault: IndexFault, lenient: bool) -> Finding:
+def _index(name: str, fault: IndexFault, lenient: bool, held: bool) -> Finding:
     message = fault.message
-    if lenient:
+    if lenient and held:
+        message += "; the segment is being written"
+    elif lenient:
         message += "; the next open makes it anew"
     elif not fault.harmless:
         message += "; 'tailrace recover' makes it anew"
@@ -159,11 +159,16 @@ def _file_name(base: int, extension: str = "seg") -> str:
 # --- what is not there ----------------------------------------------------------------------
 
 
-def _torn(survey: LogSurvey) -> Iterator[Finding]:
+def _torn(survey: LogSurvey, held: bool) -> Iterator[Finding]:
     for cut in survey.cuts:
-        message = f"its last {cut.size - cut.keep} bytes will be cut off by the next open"
-        reason = "a flush failed" if survey.diagnosis.poison else "they are not whole"
-        yield _note(_file_name(cut.base), f"{message}: {reason}", cut.keep)
+        end = f"its end ({counted(cut.size - cut.keep, 'byte')})"
+        if survey.diagnosis.poison:
+            message = f"{end} will be cut off by the next open: a flush failed"
+        elif held:
+            message = f"{end} is not whole; the segment is being written"
+        else:
+            message = f"{end} will be cut off by the next open: it is not whole"
+        yield _note(_file_name(cut.base), message, cut.keep)
     if survey.salvage is not None:
         message = (
             "how much of it was durable is not known, and an open would cut off everything behind "
@@ -180,13 +185,13 @@ def _missing(survey: LogSurvey) -> Iterator[Finding]:
         if missing.damaged:
             continue
         for first, following in uncovered(survey.recorded + coming, missing.first, missing.next):
-            message = f"{offsets(first, following)} are not there, and no gap is recorded"
+            message = f"{offsets_are(first, following)} not there, and no gap is recorded"
             severity: Severity = "problem" if survey.is_loss(missing) else "note"
             yield Finding(severity, path, missing.position, first, message)
     for gap in coming:
         if gap.kind == "lost":
             yield _problem(
-                "", f"{offsets(gap.first, gap.next)} are lost: {gap.reason}", None, gap.first
+                "", f"{offsets_are(gap.first, gap.next)} lost: {gap.reason}", None, gap.first
             )
         else:
             message = f"{offsets(gap.first, gap.next)} will be left out by the next open"
@@ -197,7 +202,7 @@ def _recorded_gaps(survey: LogSurvey) -> Iterator[Finding]:
     path = os.path.join(FOLDER, "gaps")
     for gap in survey.recorded:
         if gap.kind == "lost" and not gap.acknowledged:
-            message = f"{offsets(gap.first, gap.next)} are lost ({gap.reason}), and nobody has"
+            message = f"{offsets_are(gap.first, gap.next)} lost ({gap.reason}), and nobody has"
             yield _problem(path, f"{message} acknowledged it", None, gap.first)
 
 
@@ -224,7 +229,7 @@ def watermark_fault(fs: FileSystem, survey: LogSurvey) -> str | None:
     return None
 
 
-def _disagreements(fs: FileSystem, survey: LogSurvey) -> Iterator[Finding]:
+def _disagreements(fs: FileSystem, survey: LogSurvey, held: bool) -> Iterator[Finding]:
     folder, end = survey.folder, survey.end_offset
     fault = watermark_fault(fs, survey)
     if fault is not None:
@@ -232,18 +237,19 @@ def _disagreements(fs: FileSystem, survey: LogSurvey) -> Iterator[Finding]:
     if survey.diagnosis.start_offset > end:
         message = f"the log starts at {survey.diagnosis.start_offset}, behind its end"
         yield _note(os.path.join(FOLDER, "start"), message)
-    clean = read_side_file(fs, folder, "clean")
-    if clean is not None and read_document(clean) and not survey.diagnosis.clean:
-        message = "does not fit the last segment; the next open scans that"
+    if read_document(fs, side_path(folder, "clean")) and not survey.diagnosis.clean:
+        then = "that is being written" if held else "the next open scans that"
+        message = f"does not fit the last segment; {then}"
         yield _note(os.path.join(FOLDER, "clean"), message)
-    document = read_document(read_side_file(fs, folder, "producers") or b"") or {}
+    document = read_document(fs, side_path(folder, "producers")) or {}
     counted = document.get("next_offset")
     if isinstance(counted, int) and counted > end:
         message = f"counts up to offset {counted}, behind the log's end; it is not used"
         yield _note(os.path.join(FOLDER, "producers"), message)
 
 
-def _leftovers(survey: LogSurvey) -> Iterator[Finding]:
+def _leftovers(survey: LogSurvey, held: bool) -> Iterator[Finding]:
+    what = "is being written, or left over" if held else "is left over"
     for path in survey.diagnosis.leftovers:
         name = os.path.relpath(path, survey.folder)
-        yield _note(name, "is left over; the next open removes it")
+        yield _note(name, f"{what}; the next open removes it")

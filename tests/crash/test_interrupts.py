@@ -1,0 +1,93 @@
+"""A signal handler that raises, as Ctrl-C does, at any moment of an append or a wait.
+
+A timer sends signals while the main thread works; each raises somewhere else. Whatever it hits, the
+log goes on: nothing hangs, what was acknowledged is there once, and the files are whole.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tailrace import Log
+from tailrace.log.fs import OsFileSystem
+from tailrace.log.offline.verify import verify
+
+ROUNDS = 120
+
+
+class Interrupt(Exception):
+    """What the handler raises."""
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    def handler(_signal: int, _frame: FrameType | None) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGPROF, handler)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_interrupted_anywhere(tmp_path: Path, flush: str) -> None:
+    acknowledged: dict[int, bytes] = {}
+    interrupted = 0
+    log = Log(tmp_path, flush=flush, segment_bytes=4_000, index_interval=64, upkeep=False)
+    number = 1
+    while interrupted < ROUNDS:
+        try:
+            signal.setitimer(signal.ITIMER_PROF, 0.000_05 + (number % 37) * 0.000_02)
+            while True:
+                value = b"%d" % number
+                receipt = log.append([value], producer="p", sequence=number).wait()
+                acknowledged[receipt.offset] = value
+                number += 1
+        except Interrupt:
+            interrupted += 1
+        # Repeating what was interrupted is safe: it is in the log once.
+        value = b"%d" % number
+        receipt = log.append([value], producer="p", sequence=number).wait()
+        assert acknowledged.setdefault(receipt.offset, value) == value
+        number += 1
+    check(log, tmp_path, acknowledged, number)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_interrupted_one_by_one(tmp_path: Path) -> None:
+    acknowledged: dict[int, bytes] = {}
+    interrupted = number = 0
+    log = Log(tmp_path, flush="async", segment_bytes=20_000, index_interval=64, upkeep=False)
+    while interrupted < ROUNDS:
+        try:
+            signal.setitimer(signal.ITIMER_PROF, 0.000_05 + (interrupted % 23) * 0.000_01)
+            while True:
+                value = b"%d" % number
+                acknowledged[log.append_one(value).offset] = value
+                number += 1
+        except Interrupt:
+            interrupted += 1
+        number += 1
+    log.append_one(b"last").wait()
+    found = {record.offset: record.value for record in log.read()}
+    assert all(found[offset] == value for offset, value in acknowledged.items())
+    log.close()
+    assert not verify(OsFileSystem(), str(tmp_path)).problems
+
+
+def check(log: Log, path: Path, acknowledged: dict[int, bytes], number: int) -> None:
+    records = list(log.read())
+    found = {record.offset: record.value for record in records}
+    assert all(found[offset] == value for offset, value in acknowledged.items())
+    assert [record.value for record in records] == [b"%d" % n for n in range(1, number)]
+    log.close()
+    assert not verify(OsFileSystem(), str(path)).problems
+    with Log(path) as log:
+        assert [record.value for record in log.read()] == [record.value for record in records]
