@@ -366,7 +366,7 @@ def test_what_is_unfinished_is_being_written() -> None:
 
 def test_a_holder_changes_nothing_but_words() -> None:
     disk = unfinished()
-    disk.flip(segments(disk)[0], 60, 1)
+    disk.corrupt(segments(disk)[0], 45, b"\xee")
     alone = verify(disk, FOLDER)
     hold(disk, os.getpid())
     held = verify(disk, FOLDER)

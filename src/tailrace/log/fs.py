@@ -131,7 +131,8 @@ class OsFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "fd"):  # not if an interrupt hit the constructor
+            self.close()
 
 
 if sys.platform == "darwin":  # fsync there leaves the data in the drive's cache

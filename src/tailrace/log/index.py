@@ -66,7 +66,10 @@ class OffsetIndex:
         return True
 
     def add(self, base_offset: int, position: int) -> None:
-        """Give the batch at `position` an entry."""
+        """Give the batch at `position` an entry, once: an append that was interrupted and taken
+        back may have done it for the batch that is there now."""
+        if self._relative and self._relative[-1] == base_offset - self.base:
+            return
         # Readers bisect the offsets, so the position must be there first.
         self._positions.append(position)
         self._relative.append(base_offset - self.base)

@@ -66,6 +66,8 @@ class Tail:
         # interrupt cannot leave two truths.
         self.state: tuple[File, int, int, int, tuple[Extent, ...]]
         self._unmirrored: int  # index entries that the files lack
+        self._index_files: tuple[IndexFile, IndexFile]
+        self._facts: Facts
         self._index_due: int  # the size of the segment with which the next index entry comes
         self._closed: str | None = None
         self._unsettled = False
