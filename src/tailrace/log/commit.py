@@ -38,8 +38,6 @@ logger = logging.getLogger("tailrace")
 # this much, and is not the end.
 _PATIENCE_S = 1.0
 
-_GATHER_LIMIT = 100  # rounds; each is a few microseconds unless somebody has work to do
-
 
 class Written(NamedTuple):
     """How far the active segment is written."""
@@ -113,7 +111,6 @@ class Committer:
         self._lock = threading.Lock()
         self._mark_lock = threading.Lock()  # the watermark; innermost
         self._flushing = 0  # the thread whose turn it is to flush
-        self._released = 0  # threads that the last flush let go
         self._waiters: list[_Waiter] = []
         self._tasks: list[_Task] = []
         self._retired: list[File] = []
@@ -211,7 +208,7 @@ class Committer:
 
     def _flush(self) -> None:
         """Do one flush, as the only one. Whoever calls it gives the turn back."""
-        written = self._gather()
+        written = self._written()
         try:
             written.file.sync()
         except OSError as error:
@@ -226,18 +223,6 @@ class Committer:
         """After an interrupt, wherever it came: nobody else could flush otherwise."""
         if self._flushing == threading.get_ident():
             self._let_go()
-
-    def _gather(self) -> Written:
-        """What is written. If the last flush let many go, they are about to append again: as long
-        as more comes in, give them the turn, so that one flush serves them all."""
-        written = self._written()
-        if self._released > 1:
-            for _ in range(_GATHER_LIMIT):
-                time.sleep(0)
-                before, written = written, self._written()
-                if written.end_offset == before.end_offset:
-                    break
-        return written
 
     def advance(self, written: Written, *, sync: bool = False) -> None:
         """Everything in `written` is on the disk: say so. A roll may have said more meanwhile."""
@@ -285,7 +270,6 @@ class Committer:
                     waiter.turn.release()
                 else:
                     self._waiters.append(waiter)
-            self._released = len(waiting) - len(self._waiters)
             self._wake_next()
             retired, self._retired = self._retired, []
         for file in retired:
