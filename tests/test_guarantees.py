@@ -1,4 +1,4 @@
-"""GUARANTEES.md names a test for each promise, and those tests exist."""
+"""GUARANTEES.md and FORMAT.md name the tests that keep them true, and those tests exist."""
 
 from __future__ import annotations
 
@@ -34,5 +34,12 @@ def test_there_are_promises_and_their_numbers_run() -> None:
 def test_each_promise_names_tests_that_exist(promise: list[str]) -> None:
     proofs = re.findall(r"`([^`]+)::([^`]+)`", promise[2])
     assert proofs, "a promise without a proof"
+    for path, name in proofs:
+        assert name in names_in(ROOT / path), f"{path} has no {name}"
+
+
+def test_the_tests_that_the_format_names_exist() -> None:
+    proofs = re.findall(r"`(tests/[^`]+)::([^`]+)`", (ROOT / "FORMAT.md").read_text())
+    assert len(proofs) >= 3
     for path, name in proofs:
         assert name in names_in(ROOT / path), f"{path} has no {name}"
