@@ -102,10 +102,12 @@ def show(folder: Path, seconds: float) -> None:
             timestamps: dict[int, int] = {}
             last = -1
             for record in log.read():
-                offset = record.offset
+                offset, timestamp = record.offset, record.timestamp
+                assert offset is not None  # a record that was read has both
+                assert timestamp is not None
                 check(offset > last, "offsets rise")
                 check(record.value == value_of(offset), "a value is what was appended")
-                timestamps[offset] = record.timestamp
+                timestamps[offset] = timestamp
                 last = offset
             complete = all(offset in timestamps for batch in acknowledged for offset in batch)
             check(complete, "every acknowledged record is there")

@@ -18,7 +18,7 @@ from tailrace.errors import (
 )
 from tailrace.kernel import Draft, first_headers
 from tailrace.log.commit import Committer
-from tailrace.log.fs import FileSystem
+from tailrace.log.fs import FileSystem, read_exactly, write_all
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.producers import Appended, Producers
 from tailrace.log.reader import Reader, View
@@ -41,6 +41,8 @@ from tailrace.log.tail import Tail
 from tailrace.log.upkeep import Chore, Upkeep
 
 __all__ = ["Writer"]
+
+_COPY_SIZE = 1 << 20
 
 
 _open_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
@@ -96,6 +98,8 @@ class Writer:
             self._reserved.load()
             self._resources.callback(self._reserved.close)
         found = diagnose(fs, self.catalog, self.gaps, self.log_flush)
+        if not found.clean and self.flush_mode is not FlushMode.NONE:
+            self._sync_side_files()
         treat(fs, self.catalog, self.gaps, found)
         self.diagnosis = found
         self._start_offset = self._start_file.load()
@@ -171,19 +175,48 @@ class Writer:
         self._resources.callback(self.committer.close)
 
     def _sync_recovered(self, mark: Watermark | None) -> None:
+        """Recovery read these bytes from the page cache; before they count they must be on disk.
+
+        If they were written in this boot, a flush of them may have failed before, and the cache
+        only pretends; so they are written again, which makes a sync mean something.
+        """
+        first = mark.segment if mark is not None else 0
         try:
-            self._sync_segments(mark.segment if mark is not None else 0)
+            if mark is not None and mark.boot_id == self._fs.boot_id():
+                for extent in self.tail.extents()[0]:
+                    if extent.base >= first:
+                        start = mark.position if extent.base == first else 0
+                        self._write_again(extent, start)
+            self._sync_segments(first)
         except OSError as error:
-            if mark is not None:  # a second try might succeed and prove nothing
-                poison = Poison(mark.durable, mark.segment, mark.position, str(error))
-                poison.store(self._fs, self._folder)
             raise OutcomeUnknown(
-                f"{self._folder}: what the last writer left cannot be made durable ({error}); the "
-                "next open goes back to what is"
+                f"{self._folder}: what the last writer left cannot be made durable: {error}"
             ) from error
 
+    def _write_again(self, extent: Extent, start: int) -> None:
+        file = self._fs.open(segment_path(self._folder, extent.base), write=True)
+        try:
+            for position in range(start, extent.size, _COPY_SIZE):
+                size = min(_COPY_SIZE, extent.size - position)
+                write_all(file, read_exactly(file, size, position), position)
+        finally:
+            file.close()
+
+    def _sync_side_files(self) -> None:
+        """The same for what recovery goes by: the last writer may have died before its sync."""
+        for name in ("log.json", "start", "reserved", "gaps"):
+            try:
+                file = self._fs.open(side_path(self._folder, name), write=True)
+            except FileNotFoundError:
+                continue
+            try:
+                file.sync()
+            finally:
+                file.close()
+        self._fs.sync_dir(side_path(self._folder, "").rstrip("/"))
+
     def _sync_segments(self, first_base: int) -> None:
-        """Recovery read these bytes from the page cache; before they count they must be on disk."""
+        """Sync the segments from `first_base` on."""
         for extent in self.tail.extents()[0]:
             if extent.base >= first_base:
                 file = self._fs.open(segment_path(self._folder, extent.base), write=True)
