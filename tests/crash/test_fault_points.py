@@ -28,7 +28,7 @@ FAULT_POINTS = {
     "pread_into": "seg",
     "pwrite": "seg idx tix cut watermark reserved start seals gaps",
     "truncate": "seg idx tix",
-    "sync": "seg cut watermark reserved start gaps",
+    "sync": "seg cut watermark reserved start gaps log.json",
     "sync_dir": "log side quarantine",
     "rename": " ".join(REPLACED),
     "unlink": "seg idx tix clean clean.tmp poisoned",

@@ -13,8 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from tailrace.log.locks import ProcessLock
@@ -102,18 +101,19 @@ class FileSystem(Protocol):
 
 
 class OsFile:
-    __slots__ = ("fd", "pwrite")
+    __slots__ = ("fd",)
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        # Bound here because a method of ours around it would cost as much as encoding a record.
-        self.pwrite: Callable[[Buffer, int], int] = partial(os.pwrite, fd)
 
     def pread(self, size: int, position: int) -> bytes:
         return os.pread(self.fd, size, position)
 
     def pread_into(self, buffer: Buffer, position: int) -> int:
         return os.preadv(self.fd, [buffer], position)
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        return os.pwrite(self.fd, data, position)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.fd, size)
@@ -127,7 +127,6 @@ class OsFile:
     def close(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            self.pwrite = partial(os.pwrite, -1)  # the number may soon be another file's
             os.close(fd)
 
     def __del__(self) -> None:
