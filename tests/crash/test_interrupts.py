@@ -19,6 +19,9 @@ from tailrace.log.offline.verify import verify
 
 ROUNDS = 120
 
+# Each interrupt makes the log read its producers anew: too slow for each run on the pure kernel.
+pytestmark = pytest.mark.long
+
 
 class Interrupt(Exception):
     """What the handler raises."""
