@@ -137,7 +137,11 @@ def goes_on(session: Session) -> None:
     """After the fault: the same handle works, or refuses because a sync failed; and whatever comes
     then, the next life has all that was promised and none that was refused."""
     log, oracle = session.log, session.oracle
-    synced = [call for call in session.fs.hits if call.op == "sync" and call.path.endswith("seg")]
+    synced = [
+        call
+        for call in session.fs.hits
+        if (call.op == "sync" and call.path.endswith("seg")) or call.op == "sync_dir"
+    ]
     try:
         append(log, oracle)
     except NotWritten:

@@ -278,6 +278,7 @@ def write_golden_log(disk: SimulatedDisk) -> None:
     )
     CLOCK.tick(5)
     log.append([Record(timestamp=CLOCK.now_ms, key=b"")], producer="p", sequence=7)
+    log.flush()
     CLOCK.tick(5)
     log.append_one(RECORDS[3].value, timestamp=RECORDS[3].timestamp)
     log.flush()

@@ -14,11 +14,13 @@ from types import FrameType
 
 import pytest
 
+import tailrace
 from tailrace import Log
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.verify import verify
 
 ROUNDS = 120
+PACKAGE = os.path.dirname(tailrace.__file__)
 
 
 class Interrupt(Exception):
@@ -28,12 +30,9 @@ class Interrupt(Exception):
 @pytest.fixture
 def interrupts() -> Iterator[None]:
     def handler(_signal: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if is_out_of_bounds(frame):
-                signal.setitimer(signal.ITIMER_PROF, 0.000_1)
-                return
-            frame = frame.f_back
-        raise Interrupt
+        if is_ours(frame):
+            raise Interrupt
+        signal.setitimer(signal.ITIMER_PROF, 0.000_1)
 
     before = signal.signal(signal.SIGPROF, handler)
     yield
@@ -41,10 +40,14 @@ def interrupts() -> Iterator[None]:
     signal.signal(signal.SIGPROF, before)
 
 
-def is_out_of_bounds(frame: FrameType) -> bool:
-    """A finalizer, where an exception is only printed, or coverage, which would keep its lock."""
-    code = frame.f_code
-    return code.co_name == "__del__" or f"{os.sep}coverage{os.sep}" in code.co_filename
+def is_ours(frame: FrameType | None) -> bool:
+    """Does nothing but the package run, up to the test? A finalizer or a callback of the garbage
+    collector would swallow the exception, and coverage would keep its lock."""
+    while frame is not None and frame.f_code.co_filename != __file__:
+        if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_code.co_name == "__del__":
+            return False
+        frame = frame.f_back
+    return True
 
 
 @pytest.mark.usefixtures("interrupts")

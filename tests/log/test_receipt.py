@@ -282,12 +282,15 @@ def test_a_turn_that_comes_too_late_goes_to_the_next(log: Log) -> None:
     """Who gave up may have been chosen to flush in the same moment."""
     assert log._writer is not None
     committer = log._writer.committer
-    late, next_one = _Waiter(5, threading.Lock()), _Waiter(6, threading.Lock())
+    next_one = _Waiter(6, -1, threading.Lock())
     assert next_one.turn.acquire()
     committer._waiters.append(next_one)
-    committer._leave(late)  # it is not in the list any more: it was chosen
+    committer._holder = threading.get_ident()  # we were chosen
+    committer._withdraw()
     assert next_one.turn.acquire(blocking=False)
+    assert committer._holder == next_one.thread
     assert not committer._waiters
+    committer._holder = 0
 
 
 def test_a_watermark_that_cannot_be_written_is_no_failure(

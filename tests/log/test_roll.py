@@ -210,7 +210,7 @@ def test_offsets_far_above_their_base(open_log: OpenLog, path: Path) -> None:
 
 def test_the_old_segment_is_synced_before_the_new_one_takes_a_record(path: Path) -> None:
     fs = RecordingFileSystem(OsFileSystem())
-    with Log(path, fs=fs, segment_bytes=200, flush="async", upkeep=False) as log:
+    with Log(path, fs=fs, segment_bytes=200) as log:
         for number in range(10):
             log.append([b"%0100d" % number])
     new = bases(path)[1:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,25 @@ def test_chores_come_round_at_their_own_pace() -> None:
     assert counts["rarely"] == 0
     assert not our_threads()
     upkeep.stop()  # again
+
+
+def test_a_chore_can_be_hurried() -> None:
+    done: list[str] = []
+    chores = [Chore(name, 3600, partial(done.append, name)) for name in ("one", "two")]
+    upkeep = Upkeep("folder", chores)
+    upkeep.hurry("two")
+    eventually(lambda: done == ["two"])
+    upkeep.hurry("two")
+    eventually(lambda: done == ["two", "two"])
+    upkeep.stop()
+
+
+def test_a_full_segment_goes_to_the_disk_at_once(path: Path) -> None:
+    with Log(path, flush="async", flush_interval="1h", segment_bytes=200) as log:
+        log.append([bytes(150)])
+        assert log.durable_offset == 0
+        log.append([bytes(150)])
+        eventually(lambda: log.durable_offset >= 1)
 
 
 @pytest.mark.parametrize("error", [OSError("no disk"), NotWritten("no room")])

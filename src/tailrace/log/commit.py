@@ -1,9 +1,12 @@
 """Group commit: many appends, one fdatasync.
 
-An append puts its batch into the file and is done; whoever needs it durable waits here. A thread
-that finds no flush under way does it itself, so that a lone writer pays for no hand-over; those
-that come meanwhile wait, and the first of them flushes next for all. asyncio tasks are served by a
-thread of our own, because a flush must not block the loop.
+An append puts its batch into the file and is done; whoever needs it durable waits here. One thread
+has the turn. A thread that finds it free takes it and flushes, so that a lone writer pays for no
+hand-over; those that come meanwhile queue up. The turn then goes from one to the next: who is
+covered by the flush passes it on and returns, and the first who is not flushes. So threads are
+woken one after the other, which spares them the fight for the interpreter that waking all at once
+would start, and those that were served have queued up again by the time the next flush begins.
+asyncio tasks are served by a thread of our own, because a flush must not block the loop.
 
 A flush covers what was in the file when it began. Waiters are told only then, and only those whose
 bytes it covered.
@@ -21,31 +24,43 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tailrace.errors import OutcomeUnknown
 from tailrace.log.fs import File, FileSystem
+from tailrace.log.segments import Extent
 from tailrace.log.sidefiles import Poison, Watermark, WatermarkFile
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Committer", "Receipt", "Written"]
+__all__ = ["Committer", "Past", "Receipt", "Rolled", "Written"]
 
 logger = logging.getLogger("tailrace")
 
-# How long a thread waits before it looks by itself: a wake-up that an interrupt swallowed costs
-# this much, and is not the end.
+# How long a thread waits before it looks by itself: a turn that an interrupt swallowed costs this
+# much, and is not the end.
 _PATIENCE_S = 1.0
 
 
-class Written(NamedTuple):
-    """How far the active segment is written."""
+class Rolled(NamedTuple):
+    """A segment before the active one that may not be durable yet."""
 
-    file: File
-    segment: int
-    position: int
     end_offset: int
+    file: File
+
+
+class Past(NamedTuple):
+    """The segments before the active one."""
+
+    extents: tuple[Extent, ...]
+    rolled: tuple[Rolled, ...]
+
+
+# How far a log is written: file, base, size and next offset of the active segment, and its past. A
+# plain tuple because each append makes one.
+Written: TypeAlias = tuple[File, int, int, int, Past]
 
 
 class Receipt:
@@ -86,7 +101,8 @@ class Receipt:
 
 class _Waiter(NamedTuple):
     end_offset: int
-    turn: threading.Lock  # released when the waiter has something to do: return, raise or flush
+    thread: int
+    turn: threading.Lock  # released when the turn has come to the thread
 
 
 class Committer:
@@ -110,7 +126,7 @@ class Committer:
         self._watermark_file = watermark_file
         self._lock = threading.Lock()
         self._mark_lock = threading.Lock()  # the watermark; innermost
-        self._flushing = 0  # the thread whose turn it is to flush
+        self._holder = 0  # the thread that has the turn
         self._waiters: list[_Waiter] = []
         self._tasks: list[_Task] = []
         self._retired: list[File] = []
@@ -125,19 +141,22 @@ class Committer:
             while self.durable < end_offset:
                 if self._take_turn(end_offset, deadline):
                     self._flush()
-        finally:
-            self._give_turn_back()
+            self._pass_turn_on()
+        except BaseException:
+            self._withdraw()
+            raise
 
     def _take_turn(self, end_offset: int, deadline: float | None = None) -> bool:
         """True when the caller is to flush now. Otherwise it has waited until there was news."""
+        me = threading.get_ident()
         with self._lock:
             if self.durable >= end_offset:
                 return False
             self.check()
-            if not self._flushing:
-                self._flushing = threading.get_ident()
+            if self._holder in (0, me):
+                self._holder = me
                 return True
-            waiter = _Waiter(end_offset, threading.Lock())
+            waiter = _Waiter(end_offset, me, threading.Lock())
             waiter.turn.acquire()
             self._waiters.append(waiter)
         self._await_turn(waiter, deadline)
@@ -147,23 +166,38 @@ class Committer:
         patience = _PATIENCE_S
         if deadline is not None:
             patience = min(patience, max(deadline - time.monotonic(), 0))
-        try:
-            if waiter.turn.acquire(timeout=patience):
-                return
-        except BaseException:
-            self._leave(waiter)
-            raise
-        self._leave(waiter)
-        if deadline is not None and time.monotonic() >= deadline:
-            raise TimeoutError(f"offset {waiter.end_offset - 1} is not durable yet")
-
-    def _leave(self, waiter: _Waiter) -> None:
-        """Stop waiting; a turn to flush that came too late goes to the next one."""
+        if waiter.turn.acquire(timeout=patience):
+            return
         with self._lock:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-            elif not self._flushing:
-                self._wake_next()
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(f"offset {waiter.end_offset - 1} is not durable yet")
+
+    def _withdraw(self) -> None:
+        """After an interrupt, wherever it came: nobody is to wait for us."""
+        me = threading.get_ident()
+        with self._lock:
+            self._waiters = [waiter for waiter in self._waiters if waiter.thread != me]
+        self._pass_turn_on()
+
+    def _pass_turn_on(self) -> None:
+        """Give the turn, if we have it, to the next thread.
+
+        Wherever an interrupt hits this, nobody is stuck: a waiter looks by itself after a while,
+        and finds that nobody has the turn, or that it has.
+        """
+        if self._holder != threading.get_ident():
+            return
+        with self._lock:
+            self._holder = 0
+            retired, self._retired = self._retired, []
+            if self._waiters:
+                waiter = self._waiters.pop(0)
+                self._holder = waiter.thread
+                waiter.turn.release()
+        for file in retired:
+            file.close()
 
     def completion(self, end_offset: int) -> asyncio.Future[None]:
         """A future of the running loop that is done when everything below is durable."""
@@ -195,7 +229,8 @@ class Committer:
 
     def flush(self) -> None:
         """Make everything durable that is written now."""
-        self.wait(self._written().end_offset)
+        _file, _segment, _position, end_offset, _past = self._written()
+        self.wait(end_offset)
 
     def force(self) -> None:
         """Sync the file even if it has no new records."""
@@ -203,34 +238,43 @@ class Committer:
             while not self._take_turn(_EVERYTHING):
                 continue
             self._flush()
-        finally:
-            self._give_turn_back()
+            self._pass_turn_on()
+        except BaseException:
+            self._withdraw()
+            raise
 
     def _flush(self) -> None:
-        """Do one flush, as the only one. Whoever calls it gives the turn back."""
-        written = self._written()
+        """Do one flush, with the turn."""
+        file, segment, position, end_offset, past = self._written()
+        is_behind = False
         try:
-            written.file.sync()
+            for rolled in past.rolled:
+                if rolled.end_offset > self.durable:
+                    is_behind = True
+                    rolled.file.sync()
+            if is_behind:  # then the names of the segments after it may be new
+                self._fs.sync_dir(self._folder)
+            file.sync()
         except OSError as error:
             self.failure = error  # at once: an interrupt must not make us forget it
             self.poison(error)
         else:
-            self.advance(written)
-        self._let_go()
-        self.check()
+            self.advance(segment, position, end_offset, sync=is_behind)
+        if self._waiters:
+            with self._lock:  # those who are covered go first
+                self._waiters.sort(key=attrgetter("end_offset"))
+        if self._tasks:
+            self.settle_tasks()
+        if self.failure is not None:
+            self.check()
 
-    def _give_turn_back(self) -> None:
-        """After an interrupt, wherever it came: nobody else could flush otherwise."""
-        if self._flushing == threading.get_ident():
-            self._let_go()
-
-    def advance(self, written: Written, *, sync: bool = False) -> None:
-        """Everything in `written` is on the disk: say so. A roll may have said more meanwhile."""
+    def advance(self, segment: int, position: int, end_offset: int, *, sync: bool = False) -> None:
+        """Everything up to there is on the disk: say so. Somebody may have said more meanwhile."""
         with self._mark_lock:
             mark = self.watermark
-            if written.end_offset < mark.durable:
+            if end_offset < mark.durable:
                 return
-            mark = Watermark(written.end_offset, written.segment, written.position, mark.boot_id)
+            mark = Watermark(end_offset, segment, position, mark.boot_id)
             try:
                 self._watermark_file.store(mark, sync=sync)
             except OSError as error:
@@ -238,12 +282,12 @@ class Committer:
                 # and recovery does not mind that.
                 logger.warning("cannot write the watermark of %s: %s", self._folder, error)
             self.watermark = mark
-            self.durable = mark.durable
+            self.durable = end_offset
 
     def retire(self, file: File) -> None:
-        """Close the file of a segment that was rolled, once no flush uses it any more."""
+        """Close the file of a segment that is durable, once no flush uses it any more."""
         with self._lock:
-            if self._flushing:
+            if self._holder:
                 self._retired.append(file)
                 return
         file.close()
@@ -258,45 +302,20 @@ class Committer:
         except OSError as second:
             logger.error("%s is poisoned, which cannot be written down: %s", self._folder, second)
 
-    def _let_go(self) -> None:
-        """After a flush: everybody who is covered goes on (everybody at all if it failed), and
-        one of the others flushes next."""
-        with self._lock:
-            self._flushing = 0
-            bound = self._bound()
-            waiting, self._waiters = self._waiters, []
-            for waiter in waiting:
-                if waiter.end_offset <= bound:
-                    waiter.turn.release()
-                else:
-                    self._waiters.append(waiter)
-            self._wake_next()
-            retired, self._retired = self._retired, []
-        for file in retired:
-            file.close()
-        self.settle_tasks()
-
     def settle_tasks(self) -> None:
         """Complete the futures of tasks that are covered."""
         with self._lock:
-            bound = self._bound()
+            bound = self.durable if self.failure is None else _EVERYTHING
             done = [task for task in self._tasks if task.end_offset <= bound]
             if done:
                 self._tasks = [task for task in self._tasks if task.end_offset > bound]
         _settle(done, self.check)
 
-    def _bound(self) -> int:
-        return self.durable if self.failure is None else _EVERYTHING
-
-    def _wake_next(self) -> None:
-        if self._waiters:
-            self._waiters.pop(0).turn.release()
-
     def disown(self) -> None:
         """We are in a forked child: nothing here can become durable."""
         self._lock, self._mark_lock = threading.Lock(), threading.Lock()
         self._flusher = None
-        self._waiters, self._tasks, self._flushing = [], [], 0
+        self._waiters, self._tasks, self._holder = [], [], 0
         self.failure = OSError("the log was opened before a fork")
 
     def close(self) -> None:

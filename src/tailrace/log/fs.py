@@ -18,6 +18,9 @@ from typing import NamedTuple, Protocol
 
 from tailrace.log.locks import ProcessLock
 
+if sys.platform == "darwin":
+    import fcntl
+
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer
 else:
@@ -118,8 +121,15 @@ class OsFile:
     def truncate(self, size: int) -> None:
         os.ftruncate(self.fd, size)
 
-    def sync(self) -> None:
-        _sync_fd(self.fd)
+    if sys.platform == "darwin":
+
+        def sync(self) -> None:
+            fcntl.fcntl(self.fd, fcntl.F_FULLFSYNC)  # fsync leaves the data in the drive's cache
+
+    else:
+
+        def sync(self) -> None:
+            os.fdatasync(self.fd)
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
@@ -132,17 +142,6 @@ class OsFile:
     def __del__(self) -> None:
         if hasattr(self, "fd"):  # not if an interrupt hit the constructor
             self.close()
-
-
-if sys.platform == "darwin":  # fsync there leaves the data in the drive's cache
-    import fcntl
-
-    def _sync_fd(fd: int) -> None:
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-else:
-
-    def _sync_fd(fd: int) -> None:
-        os.fdatasync(fd)
 
 
 class OsFileSystem:
@@ -216,12 +215,15 @@ def _boot_id() -> bytes:
 
 
 def write_all(file: File, data: Buffer, position: int) -> None:
-    """Write everything, over as many calls as it takes."""
-    view = memoryview(data).cast("B")
+    """Write everything, over as many calls as it takes: nearly always one."""
+    written = file.pwrite(data, position)
+    if isinstance(data, bytes) and written == len(data):
+        return
+    view = memoryview(data).cast("B")[written:]
     while view:
+        position += written
         written = file.pwrite(view, position)
         view = view[written:]
-        position += written
 
 
 def read_exactly(file: File, size: int, position: int) -> bytes:

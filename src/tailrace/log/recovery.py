@@ -8,6 +8,10 @@ segment of the watermark on, and draws one line:
   below the watermark, or in   was durable, so this is damage: the bytes stay, the missing range is
   a segment that was sealed    recorded as lost, what follows stays readable.
 
+An `async` log goes on in a new segment before the last one is durable. After a power cut all that
+is behind its watermark, over however many segments, counts as being written: it ends at the first
+batch that is missing.
+
 The next offset is above everything that anybody may have seen: above the watermark, and after a
 power cut above what an `async` log had reserved. A jump is recorded as a gap and starts a segment.
 
@@ -163,8 +167,10 @@ class _Examination:
         self._recorded = gaps
         self._flush = flush
         self._found = found
-        # Offsets below this were handed out, though the bytes are to be thrown away.
+        # Offsets below these were handed out, though the bytes are to be thrown away: of records
+        # that could not be made durable, and of those behind the end of an `async` log.
         self._handed_out = 0
+        self._torn_off = 0
         mark, poison = found.watermark, found.poison
         self._durable = max(mark.durable if mark else 0, poison.durable if poison else 0)
         # Where the last good flush ended.
@@ -175,6 +181,7 @@ class _Examination:
         if found.poison is not None:
             self._throw_away_unflushed()
         extents = list(found.extents)
+        self._drop_behind_tear(extents)
         self._drop_stale_empty(extents)
         end = extents[-1].base if extents else found.start_offset
         if found.ours and extents:
@@ -208,13 +215,17 @@ class _Examination:
         for extent in self._found.extents:
             kept = min(extent.size, durable_size(extent, self._mark))
             if kept < extent.size:
-                facts = self._catalog.new_facts(extent.base)
-                with self._catalog.files.use(self._path(extent)) as file:
-                    scan(file, facts, extent.size)
-                self._handed_out = max(self._handed_out, facts.next_offset)
+                self._handed_out = max(self._handed_out, self._end_of(extent))
                 self._found.cuts.append(Cut(extent.base, kept, extent.size))
             keep.append(Extent(extent.base, kept))
         self._found.extents = tuple(keep)
+
+    def _end_of(self, extent: Extent) -> int:
+        """The offset behind the last record that can be read."""
+        facts = self._catalog.new_facts(extent.base)
+        with self._catalog.files.use(self._path(extent)) as file:
+            scan(file, facts, extent.size)
+        return facts.next_offset
 
     def _drop_stale_empty(self, extents: list[Extent]) -> None:
         """An empty segment is only good as the last one, where its name gives the next offset; a
@@ -229,6 +240,42 @@ class _Examination:
                 continue
             extents.remove(extent)
             self._found.leftovers += _files_of(self._found.folder, extent.base)
+
+    def _drop_behind_tear(self, extents: list[Extent]) -> None:
+        """After a power cut an `async` log ends at the first batch behind its watermark that is
+        missing: drop the segments after that."""
+        mark = self._found.watermark
+        if self._flush is not FlushMode.ASYNC or mark is None or mark is not self._mark:
+            return
+        if mark.boot_id == self._fs.boot_id():  # the page cache has it all
+            return
+        end = max(mark.durable, self._found.start_offset)
+        for i, extent in enumerate(extents):
+            if extent.base > mark.segment and not self._follows(extent.base, end):
+                self._drop(extents, i)
+                return
+            durable = durable_size(extent, mark)
+            if durable < extent.size:
+                facts = self._catalog.new_facts(extent.base)
+                with self._catalog.files.use(self._path(extent)) as file:
+                    status = scan(file, facts, extent.size, durable_size=durable, contiguous=True)
+                if status != COMPLETE:
+                    self._drop(extents, i + 1)
+                    return
+                end = max(end, facts.next_offset)
+
+    def _follows(self, base: int, end: int) -> bool:
+        """Does a segment go on where the records before it end, or where a gap does that was
+        stepped over? If it starts inside one, a recovery had meant to drop it."""
+        is_next = self._recorded.uncovered(end, base) is None
+        return is_next and not self._recorded.is_skipped(base)
+
+    def _drop(self, extents: list[Extent], first: int) -> None:
+        for extent in reversed(extents[first:]):
+            self._torn_off = max(self._torn_off, self._end_of(extent))
+            self._found.cuts.append(Cut(extent.base, 0, extent.size))
+            self._found.leftovers += _files_of(self._found.folder, extent.base)
+        del extents[first:]
 
     def _examine_sealed(self, extent: Extent, following: int) -> None:
         facts = self._catalog.facts(extent)
@@ -293,6 +340,7 @@ class _Examination:
         next_offset = max(
             end,
             self._handed_out,
+            self._torn_off,
             found.start_offset,
             Reserved(self._fs, found.folder).load(cache_lost=found.poison is not None),
             *(gap.next for gap in self._recorded.all()),

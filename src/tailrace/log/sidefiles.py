@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tailrace.errors import ConfigError
@@ -121,7 +120,7 @@ class Slots:
     """
 
     STRIDE = 512
-    _HEAD = struct.Struct("<4sB3xQ")
+    _HEAD = struct.Struct("<4sB3xQB")
 
     def __init__(self, fs: FileSystem, path: str, magic: bytes) -> None:
         self._fs = fs
@@ -135,16 +134,15 @@ class Slots:
     def parse(cls, magic: bytes, slot: bytes) -> tuple[int, bytes] | None:
         """(sequence, payload) of a slot's bytes; `None` when they are not a whole slot."""
         size_of_head, size_of_crc = cls._HEAD.size, 4
-        if len(slot) < size_of_head + 1 + size_of_crc:
+        if len(slot) < size_of_head + size_of_crc:
             return None
-        found_magic, version, sequence = cls._HEAD.unpack_from(slot)
-        size = slot[size_of_head]
-        end = size_of_head + 1 + size
+        found_magic, version, sequence, size = cls._HEAD.unpack_from(slot)
+        end = size_of_head + size
         if found_magic != magic or version != FORMAT or end + size_of_crc > len(slot):
             return None
         if crc32c(slot[:end]) != int.from_bytes(slot[end : end + size_of_crc], "little"):
             return None
-        return sequence, slot[size_of_head + 1 : end]
+        return sequence, slot[size_of_head:end]
 
     def load(self) -> bytes | None:
         data = read_file(self._fs, self._path, 2 * self.STRIDE) or b""
@@ -160,9 +158,11 @@ class Slots:
         if self._file is None:
             self._file = self._fs.open(self._path, write=True, create=True)
         sequence = self._sequence + 1
-        slot = self._HEAD.pack(self._magic, FORMAT, sequence) + bytes((len(payload),)) + payload
+        slot = self._HEAD.pack(self._magic, FORMAT, sequence, len(payload)) + payload
         slot += crc32c(slot).to_bytes(4, "little")
-        write_all(self._file, slot, (sequence & 1) * self.STRIDE)
+        position = (sequence & 1) * self.STRIDE
+        if self._file.pwrite(slot, position) != len(slot):
+            write_all(self._file, slot, position)
         if sync:
             self._file.sync()
             if not self._name_is_durable:
@@ -176,8 +176,10 @@ class Slots:
             self._file = None
 
 
-@dataclass(frozen=True, slots=True)
-class Watermark:
+_WATERMARK = struct.Struct("<QQQ16s")
+
+
+class Watermark(NamedTuple):
     """Every record below `durable` is on the disk; they end at `position` in `segment`. Written in
     the boot `boot_id`."""
 
@@ -186,14 +188,9 @@ class Watermark:
     position: int
     boot_id: bytes
 
-    LAYOUT = struct.Struct("<QQQ16s")
-
-    def pack(self) -> bytes:
-        return self.LAYOUT.pack(self.durable, self.segment, self.position, self.boot_id)
-
     @classmethod
     def unpack(cls, payload: bytes) -> Watermark | None:
-        return cls(*cls.LAYOUT.unpack(payload)) if len(payload) == cls.LAYOUT.size else None
+        return cls(*_WATERMARK.unpack(payload)) if len(payload) == _WATERMARK.size else None
 
 
 class WatermarkFile:
@@ -201,6 +198,7 @@ class WatermarkFile:
     be behind the truth, never ahead of it."""
 
     MAGIC = b"TRWM"
+    SIZE = _WATERMARK.size
 
     def __init__(self, fs: FileSystem, folder: str) -> None:
         self._slots = Slots(fs, side_path(folder, "watermark"), self.MAGIC)
@@ -210,7 +208,7 @@ class WatermarkFile:
         return Watermark.unpack(payload) if payload is not None else None
 
     def store(self, watermark: Watermark, *, sync: bool = False) -> None:
-        self._slots.store(watermark.pack(), sync=sync)
+        self._slots.store(_WATERMARK.pack(*watermark), sync=sync)
 
     def close(self) -> None:
         self._slots.close()
@@ -497,6 +495,10 @@ class Gaps:
                 next_offset = min(next_offset, gap.first)
                 break
         return (first, next_offset) if first < next_offset else None
+
+    def is_skipped(self, offset: int) -> bool:
+        """Was the offset stepped over, so that no record ever has it?"""
+        return any(gap.first <= offset < gap.next for gap in self.all() if gap.kind == "skipped")
 
     def last_before(self, offset: int) -> int:
         """The greatest offset below `offset` that is in no gap which readers step over."""

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from typing import Final
 
 from tailrace.errors import Closed, NotWritten, OutcomeUnknown
 from tailrace.kernel import Draft
-from tailrace.log.commit import Committer, Written
+from tailrace.log.commit import Committer, Past, Rolled, Written
 from tailrace.log.fs import File, write_all
 from tailrace.log.index import IndexFile
-from tailrace.log.options import RELATIVE_OFFSET_MAX, LogOptions
+from tailrace.log.options import RELATIVE_OFFSET_MAX, FlushMode, LogOptions
 from tailrace.log.scan import Facts
 from tailrace.log.segments import Catalog, Extent, segment_path
 from tailrace.log.sidefiles import Reserved
@@ -39,6 +40,9 @@ _POSITION_MAX = 2**32 - 1  # a position in `.idx` has 32 bits
 # How many offsets are reserved at a time. After a power cut the log steps over what was left.
 _RESERVED_OFFSETS = 1 << 20
 
+# How many segments an `async` log may be ahead of the disk. From there on a roll waits.
+_ROLLED_MAX = 16
+
 
 class Tail:
     """The active segment with its two index files. Not thread-safe but for `written` and `end`,
@@ -51,27 +55,26 @@ class Tail:
         facts: Facts,
         sealed: tuple[Extent, ...],
         *,
-        flushes: bool,
+        flush: FlushMode,
         reserved: Reserved | None,
     ) -> None:
-        """`flushes`: this handle syncs a segment before it rolls. `reserved` is there if readers
-        see records before they are durable."""
+        """`reserved` is there if readers see records before they are durable."""
         self._catalog = catalog
         self._options = options
-        self._flushes = flushes
+        self._flush = flush
         self._reserved = reserved
         self.committer: Committer  # set by the log, which ties the two together
-        # What others may look at any time is changed by one assignment: file, base, size and next
-        # offset of the active segment, and the segments before it. Nothing is kept beside it, so an
-        # interrupt cannot leave two truths.
-        self.state: tuple[File, int, int, int, tuple[Extent, ...]]
+        self.on_roll: Callable[[], object] | None = None
+        # What others may look at any time is changed by one assignment. Nothing is kept beside it,
+        # so an interrupt cannot leave two truths.
+        self.state: Written
         self._unmirrored: int  # index entries that the files lack
         self._index_files: tuple[IndexFile, IndexFile]
         self._facts: Facts
         self._index_due: int  # the size of the segment with which the next index entry comes
         self._closed: str | None = None
         self._unsettled = False
-        self._start(self._open_files(facts.base), facts, sealed)
+        self._start(self._open_files(facts.base), facts, Past(sealed, ()))
 
     # --- what others see --------------------------------------------------------------------
 
@@ -80,22 +83,27 @@ class Tail:
         return self.state[1]
 
     @property
+    def size(self) -> int:
+        return self.state[2]
+
+    @property
     def end_offset(self) -> int:
         """The offset of the next record. It changes under the append lock only."""
         return self.state[NEXT_OFFSET]
 
     def written(self) -> Written:
-        return Written(*self.state[:4])
+        return self.state
 
     def extents(self) -> tuple[tuple[Extent, ...], int]:
         """Every segment, the active one as far as it is written, and the end offset then."""
-        _file, base, size, next_offset, sealed = self.state
-        return (*sealed, Extent(base, size)), next_offset
+        _file, base, size, next_offset, past = self.state
+        return (*past.extents, Extent(base, size)), next_offset
 
     def drop(self, count: int) -> None:
         """Forget the first segments, whose files are about to go."""
-        file, base, size, next_offset, sealed = self.state
-        self.state = (file, base, size, next_offset, sealed[count:])
+        file, base, size, next_offset, past = self.state
+        past = past._replace(extents=past.extents[count:])
+        self.state = (file, base, size, next_offset, past)
 
     # --- append -----------------------------------------------------------------------------
 
@@ -107,7 +115,7 @@ class Tail:
 
     def write(self, data: Buffer, size: int, count: int, timestamp: int) -> None:
         """Write a batch that was placed at the end offset; `timestamp` is its greatest."""
-        file, base, position, offset, sealed = self.state
+        file, base, position, offset, past = self.state
         if (
             position + size > self._roll_position
             or timestamp > self._roll_timestamp
@@ -116,7 +124,7 @@ class Tail:
             or self.committer.failure is not None
         ):
             self._prepare(size, count, timestamp)
-            file, base, position, _same_offset, sealed = self.state
+            file, base, position, _same_offset, past = self.state
         self._unsettled = True
         try:
             written = file.pwrite(data, position)
@@ -129,7 +137,7 @@ class Tail:
             self._index(offset, position, size, timestamp)
         if timestamp > self._facts.max_timestamp:
             self._facts.max_timestamp = timestamp
-        self.state = (file, base, end, offset + count, sealed)
+        self.state = (file, base, end, offset + count, past)
         self._unsettled = False
 
     def _index(self, offset: int, position: int, size: int, timestamp: int) -> None:
@@ -152,7 +160,7 @@ class Tail:
 
     def _update_facts(self) -> Facts:
         """The facts, with what `append` leaves to be derived."""
-        _file, _base, size, next_offset, _sealed = self.state
+        _file, _base, size, next_offset, _past = self.state
         facts = self._facts
         facts.records += next_offset - facts.next_offset
         facts.size, facts.next_offset = size, next_offset
@@ -173,9 +181,9 @@ class Tail:
         entry for it, which the next batch will make true: it starts at the same place."""
         self._facts.offsets.settle()
         self._facts.times.settle()
-        file, _base, size, _next_offset, _sealed = self.state
+        file, _base, size, _next_offset, _past = self.state
         file.truncate(size)
-        if self._flushes:
+        if self._flush is not FlushMode.NONE:
             self.committer.force()  # or a power cut might bring it back
         self._unsettled = False
 
@@ -238,21 +246,38 @@ class Tail:
     # --- segments ---------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """Seal the active segment and go on in a new one."""
-        written = self.written()
-        if self._flushes:
+        """Seal the active segment and go on in a new one.
+
+        A `sync` log is durable up to here before it goes on. An `async` one is not, or it would be
+        no faster than the disk: the segment is left to the next flush, within limits.
+        """
+        file, _base, _size, end_offset, past = self.state
+        if self._flush is FlushMode.SYNC:
             # Never beside another flush: if that one fails, a success here would prove nothing.
-            self.committer.wait(written.end_offset)
+            self.committer.wait(end_offset)
+        elif len(past.rolled) >= _ROLLED_MAX:
+            self.committer.wait(past.rolled[0].end_offset)
         for index in self._index_files:
             index.finish()
         old, old_files = self._update_facts(), self._index_files
-        self._create(written.end_offset, old)
+        rolled = (*past.rolled, Rolled(end_offset, file))
+        behind = tuple(segment for segment in rolled if not self._is_done_with(segment))
+        self._create(old, Past((*past.extents, Extent(old.base, old.size)), behind))
         for index in old_files:
             index.close()
-        self.committer.retire(written.file)
+        for segment in rolled:
+            if segment not in behind:
+                self.committer.retire(segment.file)
         self._catalog.seal(old)
+        if self.on_roll is not None:
+            self.on_roll()
 
-    def _create(self, base: int, old: Facts) -> None:
+    def _is_done_with(self, segment: Rolled) -> bool:
+        """Has nobody to sync it any more?"""
+        return self._flush is FlushMode.NONE or segment.end_offset <= self.committer.durable
+
+    def _create(self, old: Facts, past: Past) -> None:
+        base = old.next_offset
         facts = self._catalog.new_facts(base)
         try:
             files = self._open_files(base)
@@ -262,7 +287,8 @@ class Tail:
                     raise FileExistsError(f"{path} exists and is not empty")
                 write_all(files[1], facts.offsets.to_bytes(), 0)
                 write_all(files[2], facts.times.to_bytes(), 0)
-                self._catalog.fs.sync_dir(self._catalog.folder)
+                if not past.rolled:  # the flush of those does it
+                    self._catalog.fs.sync_dir(self._catalog.folder)
             except OSError:
                 for file in files:
                     file.close()
@@ -273,8 +299,7 @@ class Tail:
             self._discard_empty(base)
             raise
         self._catalog.remember(old)
-        sealed = self.state[4]
-        self._start(files, facts, (*sealed, Extent(old.base, old.size)))
+        self._start(files, facts, past)
 
     def _discard_empty(self, base: int) -> None:
         """Remove a segment without records; what stays of it does no harm, an open removes it."""
@@ -297,7 +322,7 @@ class Tail:
             raise
         return files
 
-    def _start(self, files: list[File], facts: Facts, sealed: tuple[Extent, ...]) -> None:
+    def _start(self, files: list[File], facts: Facts, past: Past) -> None:
         """Go on in a segment. The state comes last: after an interrupt in here the facts are not
         those of the state's segment, and the next append sees that."""
         segment, idx, tix = files
@@ -307,15 +332,15 @@ class Tail:
         self._index_due = facts.size + facts.offsets.interval if facts.size else 0
         self._time_index_due = facts.times.next_timestamp
         self._unmirrored = 0
-        self.state = (segment, facts.base, facts.size, facts.next_offset, sealed)
+        self.state = (segment, facts.base, facts.size, facts.next_offset, past)
 
     def _undo_roll(self) -> None:
         """A roll was interrupted half way: go on where it started, and roll again if need be."""
-        file, base, size, _next_offset, sealed = self.state
+        file, base, size, _next_offset, past = self.state
         self._catalog.live = None
         _new_segment, *indexes = self._open_files(base)
         _new_segment.close()
-        self._start([file, *indexes], self._catalog.facts(Extent(base, size)), sealed)
+        self._start([file, *indexes], self._catalog.facts(Extent(base, size)), past)
         self.rewrite_indexes()
 
     def rewrite_indexes(self) -> None:
@@ -345,7 +370,8 @@ class Tail:
         """Let go of the files."""
         for index in self._index_files:
             index.close()
-        self.state[0].close()
+        for file in (self.state[0], *(segment.file for segment in self.state[4].rolled)):
+            file.close()
 
     def _where(self) -> str:
         return segment_path(self._catalog.folder, self.base)

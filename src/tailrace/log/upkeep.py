@@ -30,18 +30,27 @@ class Upkeep:
     def __init__(self, folder: str, chores: list[Chore]) -> None:
         self._folder = folder
         self._chores = chores
-        self._stopped = threading.Event()
+        self._due = {chore.name: time.monotonic() + chore.interval_s for chore in chores}
+        self._stopped = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-upkeep", daemon=True)
         self._thread.start()
 
+    def hurry(self, name: str) -> None:
+        """Do a chore now."""
+        self._due[name] = 0
+        self._wake.set()
+
     def _run(self) -> None:
-        start = time.monotonic()
-        due = [start + chore.interval_s for chore in self._chores]
-        while not self._stopped.wait(max(min(due) - time.monotonic(), 0)):
-            for i, chore in enumerate(self._chores):
-                if due[i] <= time.monotonic():
+        while True:
+            self._wake.wait(max(min(self._due.values()) - time.monotonic(), 0))
+            self._wake.clear()
+            for chore in self._chores:
+                if self._stopped:
+                    return
+                if self._due[chore.name] <= time.monotonic():
+                    self._due[chore.name] = time.monotonic() + chore.interval_s
                     self._do(chore)
-                    due[i] = time.monotonic() + chore.interval_s
 
     def _do(self, chore: Chore) -> None:
         try:
@@ -54,6 +63,7 @@ class Upkeep:
             logger.exception("%s of %s failed", chore.name, self._folder)
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._stopped = True
+        self._wake.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()

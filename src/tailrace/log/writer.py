@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import weakref
+from functools import partial
 
 from tailrace.errors import (
     Closed,
@@ -147,7 +148,7 @@ class Writer:
             self._options,
             facts,
             sealed,
-            flushes=self.flush_mode is not FlushMode.NONE,
+            flush=self.flush_mode,
             reserved=self._reserved,
         )
         self._resources.callback(self.tail.close)
@@ -158,8 +159,7 @@ class Writer:
         mark = found.watermark
         if self.flush_mode is not FlushMode.NONE and not found.synced:
             self._sync_recovered(mark)
-        written = self.tail.written()
-        durable, segment, position = written.end_offset, written.segment, written.position
+        _file, segment, position, durable, _past = self.tail.written()
         if self.flush_mode is FlushMode.NONE:  # only what was durable before is
             durable, segment, position = self._start_offset, self._first_base(found), 0
             if mark is not None:
@@ -187,6 +187,7 @@ class Writer:
                     if extent.base >= first:
                         start = mark.position if extent.base == first else 0
                         self._write_again(extent, start)
+            self._fs.sync_dir(self._folder)
             self._sync_segments(first)
         except OSError as error:
             raise OutcomeUnknown(
@@ -234,6 +235,9 @@ class Writer:
             chores.append(Chore("retention", interval, self.vacuum))
         if chores:
             self._upkeep = Upkeep(self._folder, chores)
+        if self._upkeep is not None and self.flush_mode is FlushMode.ASYNC:
+            # A segment that is full goes to the disk at once: the next ones fill meanwhile.
+            self.tail.on_roll = partial(self._upkeep.hurry, "flush")
 
     def close(self) -> None:
         """Make everything durable and leave the marker that saves the next open a scan."""
@@ -275,13 +279,13 @@ class Writer:
             self.committer.flush()
             self._store_producers()
         self.tail.finish()
-        written = self.tail.written()
+        _file, segment, position, end_offset, _past = self.tail.written()
         boot_id = "" if synced else self._fs.boot_id().hex()
-        marker = CleanMarker(written.segment, written.position, written.end_offset, boot_id)
+        marker = CleanMarker(segment, position, end_offset, boot_id)
         # The records are safe by now. Without the marker the next open scans the last segment.
         with contextlib.suppress(OSError):
             if synced:
-                self.committer.advance(written, sync=True)
+                self.committer.advance(segment, position, end_offset, sync=True)
                 if self._reserved is not None and self._reserved.offset:
                     self._reserved.store(0)
             marker.store(self._fs, self._folder)
@@ -345,13 +349,14 @@ class Writer:
         if self.flush_mode is not FlushMode.NONE:
             self.committer.flush()
             return
-        written = self.tail.written()  # first: what is rolled from here on has to wait
+        # First: what is rolled from here on has to wait.
+        _file, segment, position, end_offset, _past = self.tail.written()
         try:
             self._sync_segments(self.committer.watermark.segment)
         except OSError as error:
             self.committer.poison(error)
         self.committer.check()
-        self.committer.advance(written)
+        self.committer.advance(segment, position, end_offset)
 
     def view(self) -> View:
         """What readers may see now."""

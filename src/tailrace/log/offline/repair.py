@@ -238,7 +238,7 @@ def _reopen(fs: FileSystem, folder: str, options: LogOptions, damaged: set[int])
     clean. No damaged segment is then the one that grows."""
     writer = Writer(fs, folder, options, upkeep=False)
     try:
-        if writer.tail.base in damaged and writer.tail.written().position:
+        if writer.tail.base in damaged and writer.tail.size:
             writer.tail.roll()
     except BaseException:
         writer.abandon()

@@ -24,7 +24,6 @@ from tailrace.log.sidefiles import (
     Seals,
     Slots,
     StartOffset,
-    Watermark,
     WatermarkFile,
     load_checked_json,
     side_path,
@@ -187,7 +186,7 @@ _OTHERS: dict[str, Callable[[str, bytes], _Findings]] = {
         _slots,
         "problem",
         WatermarkFile.MAGIC,
-        Watermark.LAYOUT.size,
+        WatermarkFile.SIZE,
         "how far the log was durable is not known",
     ),
     "reserved": partial(
