@@ -141,31 +141,41 @@ def append_batches_async(setting: Setting) -> Row:
     return _row(1, "append-async-batch", [line], batch=BATCH, flush="async", core=core)
 
 
+def _singles_async(setting: Setting) -> tuple[Sample, Sample]:
+    """Ours and the limit by turns, since the machine changes its speed within a second."""
+    payload, sizes = setting.payload, setting.sizes
+    mine, theirs = (Sample(0, 0.0, extra={"cpu_seconds": 0.0}) for _ in range(2))
+    with _new_log(setting, "async") as log, _raw(setting) as raw:
+        for _ in range(_SLICES):
+            size = max(sizes.singles // _SLICES, 1)
+            items, raw_items = payload.values, payload.encoded_values
+            with _counting(mine, size):
+                mine.seconds += time_all(log.append_one, cycle_of(items, size))
+            with _counting(theirs, size):
+                theirs.seconds += raw.time_writes(cycle_of(raw_items, size))
+        for _ in range(_SLICES):
+            size = max(sizes.timed_singles // _SLICES, 1)
+            mine.latencies += time_each(log.append_one, cycle_of(items, size)).latencies
+            theirs.latencies += time_each(raw.writer(), cycle_of(raw_items, size)).latencies
+    return mine, theirs
+
+
+@contextlib.contextmanager
+def _counting(sample: Sample, count: int) -> Iterator[None]:
+    used = process_time()
+    yield
+    sample.extra["cpu_seconds"] += process_time() - used
+    sample.count += count
+
+
 def append_singles_async(setting: Setting) -> Row:
     """The rate is taken without a look at the clock between records, the latencies in a second
     pass: at a microsecond each, the clock would be part of the figure."""
     payload, sizes = setting.payload, setting.sizes
-
-    def ours() -> Sample:
-        with _new_log(setting, "async") as log:
-            used = process_time()
-            seconds = time_all(log.append_one, cycle_of(payload.values, sizes.singles))
-            extra = {"cpu_seconds": process_time() - used}
-            timed = time_each(log.append_one, cycle_of(payload.values, sizes.timed_singles))
-        return Sample(sizes.singles, seconds, timed.latencies, extra)
-
-    def limit() -> Sample:
-        with _raw(setting) as raw:
-            used = process_time()
-            seconds = raw.time_writes(cycle_of(payload.encoded_values, sizes.singles))
-            extra = {"cpu_seconds": process_time() - used}
-            items = cycle_of(payload.encoded_values, sizes.timed_singles)
-            timed = time_each(raw.writer(), items)
-        return Sample(sizes.singles, seconds, timed.latencies, extra)
-
+    duel = _Duel(partial(_singles_async, setting))
     contestants = [
-        Contestant("tailrace", Role.OURS, ours),
-        Contestant("os.write per record", Role.LIMIT, limit),
+        Contestant("tailrace", Role.OURS, duel.first),
+        Contestant("os.write per record", Role.LIMIT, duel.second),
         *_peers(setting, False, "put", payload.values, sizes.singles, 1),
     ]
     with pinned() as core:

@@ -311,12 +311,25 @@ def test_encode_placed(kernel: Twin) -> None:
         (b"v", None, None, None),
         ("v", "k", {"a": "b"}, 5),
         (None, b"", [], -5),
+        (None, None, None, None),
+        (b"", b"k", None, NOW - 1),
+        (bytes(63), bytes(64), None, NOW + 1),
+        (bytes(64), None, None, NOW + 64),
+        (bytearray(8191), memoryview(b"key"), None, -(1 << 63)),
+        (bytes(8192), "é", None, (1 << 63) - 1),
+        (bytes(2_000_000), None, None, 0),
     ]
     for arguments in cases:
         expected = kernel.encode_one(*arguments, now_ms=NOW).place(7)
         assert kernel.encode_placed(*arguments, 7, NOW) == expected
     with pytest.raises(ValueError, match="offset -1 is outside"):
         kernel.encode_placed(b"v", None, None, None, -1, NOW)
+    with pytest.raises(ValueError, match="offset"):
+        kernel.encode_placed(b"v", None, None, None, MAX_OFFSET, NOW)
+    with pytest.raises(TypeError):
+        kernel.encode_placed(5, None, None, None, 0, NOW)
+    with pytest.raises(TypeError):
+        kernel.encode_placed(b"v", None, None, "now", 0, NOW)
 
 
 @pytest.mark.parametrize("size", [0, 100, 1900, 2100, 30_000, 40_000, 1_000_000])

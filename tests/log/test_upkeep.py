@@ -11,6 +11,7 @@ import pytest
 
 from tailrace import Closed, Log, NotWritten
 from tailrace.log.fs import OsFileSystem
+from tailrace.log.tail import _ROLLED_MANY
 from tailrace.log.upkeep import Chore, Upkeep
 from tailrace.testing import Fail, FaultyFileSystem, on
 from tests.log.conftest import our_threads
@@ -46,12 +47,13 @@ def test_a_chore_can_be_hurried() -> None:
     upkeep.stop()
 
 
-def test_a_full_segment_goes_to_the_disk_at_once(path: Path) -> None:
+def test_a_log_that_is_ahead_of_the_disk_does_not_wait_for_the_interval(path: Path) -> None:
     with Log(path, flush="async", flush_interval="1h", segment_bytes=200) as log:
-        log.append([bytes(150)])
+        for _ in range(_ROLLED_MANY):
+            log.append([bytes(150)])
         assert log.durable_offset == 0
         log.append([bytes(150)])
-        eventually(lambda: log.durable_offset >= 1)
+        eventually(lambda: log.durable_offset >= _ROLLED_MANY)
 
 
 @pytest.mark.parametrize("error", [OSError("no disk"), NotWritten("no room")])

@@ -259,7 +259,7 @@ class Committer:
             self.failure = error  # at once: an interrupt must not make us forget it
             self.poison(error)
         else:
-            self.advance(segment, position, end_offset, sync=is_behind)
+            self.advance(segment, position, end_offset, is_behind)
         if self._waiters:
             with self._lock:  # those who are covered go first
                 self._waiters.sort(key=attrgetter("end_offset"))
@@ -268,7 +268,7 @@ class Committer:
         if self.failure is not None:
             self.check()
 
-    def advance(self, segment: int, position: int, end_offset: int, *, sync: bool = False) -> None:
+    def advance(self, segment: int, position: int, end_offset: int, sync: bool = False) -> None:
         """Everything up to there is on the disk: say so. Somebody may have said more meanwhile."""
         with self._mark_lock:
             mark = self.watermark
@@ -276,7 +276,7 @@ class Committer:
                 return
             mark = Watermark(end_offset, segment, position, mark.boot_id)
             try:
-                self._watermark_file.store(mark, sync=sync)
+                self._watermark_file.store(mark, sync)
             except OSError as error:
                 # The records are durable all the same. The file is behind until the next flush,
                 # and recovery does not mind that.

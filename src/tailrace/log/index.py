@@ -88,14 +88,15 @@ class OffsetIndex:
     def header(self) -> bytes:
         return self.HEADER.pack(self.MAGIC, _VERSION, self.base, len(self), self.interval)
 
-    def entry(self, i: int) -> bytes:
-        return self.ENTRY.pack(self._relative[i], self._positions[i])
+    def entries_from(self, first: int) -> bytes:
+        """The entries from the given one on, as they are in the file."""
+        pairs = array("I", bytes(8 * (len(self) - first)))
+        pairs[::2] = self._relative[first:]
+        pairs[1::2] = self._positions[first : len(self)]
+        return _little_endian(pairs).tobytes()
 
     def to_bytes(self) -> bytes:
-        pairs = array("I", bytes(8 * len(self)))
-        pairs[::2] = self._relative
-        pairs[1::2] = self._positions
-        return self.header() + _little_endian(pairs).tobytes()
+        return self.header() + self.entries_from(0)
 
     @classmethod
     def from_bytes(cls, data: bytes, base: int) -> OffsetIndex | None:
@@ -165,11 +166,13 @@ class TimeIndex:
         low, high = (self._timestamps[0], self._timestamps[-1]) if self._timestamps else (0, 0)
         return self.HEADER.pack(self.MAGIC, _VERSION, self.base, len(self), low, high)
 
-    def entry(self, i: int) -> bytes:
-        return self.ENTRY.pack(self._timestamps[i], self._relative[i])
+    def entries_from(self, first: int) -> bytes:
+        """The entries from the given one on, as they are in the file."""
+        pairs = zip(self._timestamps[first:], self._relative[first:], strict=False)
+        return b"".join(self.ENTRY.pack(*pair) for pair in pairs)
 
     def to_bytes(self) -> bytes:
-        return self.header() + b"".join(map(self.entry, range(len(self))))
+        return self.header() + self.entries_from(0)
 
     @classmethod
     def from_bytes(cls, data: bytes, base: int, interval_ms: int) -> TimeIndex | None:
@@ -197,7 +200,7 @@ class IndexFile:
     is harmless, so an error while writing only stops the mirroring: the next open sees a short file
     and makes it anew."""
 
-    BLOCK = 64
+    BLOCK = 256
 
     def __init__(self, file: File, index: OffsetIndex | TimeIndex) -> None:
         self._file = file
@@ -211,9 +214,8 @@ class IndexFile:
         if self._broken or self._written == count:
             return
         position = index.HEADER.size + index.ENTRY.size * self._written
-        entries = b"".join(map(index.entry, range(self._written, count)))
         try:
-            write_all(self._file, entries, position)
+            write_all(self._file, index.entries_from(self._written), position)
         except OSError:
             self._broken = True
         else:

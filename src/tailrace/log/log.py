@@ -129,7 +129,7 @@ class Log:
     def append_one(
         self,
         value: bytes | str | None,
-        *,
+        # Not keyword-only, as it should be: CPython calls such a function 0.15 µs more slowly.
         key: bytes | str | None = None,
         headers: Any = None,
         timestamp: int | None = None,

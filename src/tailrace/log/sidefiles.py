@@ -153,7 +153,7 @@ class Slots:
         self._sequence, payload = max(valid)
         return payload
 
-    def store(self, payload: bytes, *, sync: bool) -> None:
+    def store(self, payload: bytes, sync: bool) -> None:
         """Write the slot whose turn it is."""
         if self._file is None:
             self._file = self._fs.open(self._path, write=True, create=True)
@@ -207,8 +207,8 @@ class WatermarkFile:
         payload = self._slots.load()
         return Watermark.unpack(payload) if payload is not None else None
 
-    def store(self, watermark: Watermark, *, sync: bool = False) -> None:
-        self._slots.store(_WATERMARK.pack(*watermark), sync=sync)
+    def store(self, watermark: Watermark, sync: bool = False) -> None:
+        self._slots.store(_WATERMARK.pack(*watermark), sync)
 
     def close(self) -> None:
         self._slots.close()

@@ -40,8 +40,10 @@ _POSITION_MAX = 2**32 - 1  # a position in `.idx` has 32 bits
 # How many offsets are reserved at a time. After a power cut the log steps over what was left.
 _RESERVED_OFFSETS = 1 << 20
 
-# How many segments an `async` log may be ahead of the disk. From there on a roll waits.
+# How many segments an `async` log may be ahead of the disk before a roll waits. At half of that it
+# is time to flush, whatever the interval: one half goes to the disk while the other fills.
 _ROLLED_MAX = 16
+_ROLLED_MANY = _ROLLED_MAX // 2
 
 
 class Tail:
@@ -64,7 +66,7 @@ class Tail:
         self._flush = flush
         self._reserved = reserved
         self.committer: Committer  # set by the log, which ties the two together
-        self.on_roll: Callable[[], object] | None = None
+        self.hurry: Callable[[], object] | None = None  # has somebody else flush now
         # What others may look at any time is changed by one assignment. Nothing is kept beside it,
         # so an interrupt cannot leave two truths.
         self.state: Written
@@ -269,8 +271,8 @@ class Tail:
             if segment not in behind:
                 self.committer.retire(segment.file)
         self._catalog.seal(old)
-        if self.on_roll is not None:
-            self.on_roll()
+        if self.hurry is not None and len(behind) >= _ROLLED_MANY:
+            self.hurry()
 
     def _is_done_with(self, segment: Rolled) -> bool:
         """Has nobody to sync it any more?"""

@@ -236,8 +236,7 @@ class Writer:
         if chores:
             self._upkeep = Upkeep(self._folder, chores)
         if self._upkeep is not None and self.flush_mode is FlushMode.ASYNC:
-            # A segment that is full goes to the disk at once: the next ones fill meanwhile.
-            self.tail.on_roll = partial(self._upkeep.hurry, "flush")
+            self.tail.hurry = partial(self._upkeep.hurry, "flush")
 
     def close(self) -> None:
         """Make everything durable and leave the marker that saves the next open a scan."""

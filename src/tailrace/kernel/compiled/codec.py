@@ -14,7 +14,11 @@ from cython.cimports.cpython.bytearray import (
     PyByteArray_GET_SIZE,
     PyByteArray_Resize,
 )
-from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cython.cimports.cpython.bytes import (
+    PyBytes_AS_STRING,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
 from cython.cimports.cpython.long import PyLong_AsLongLongAndOverflow
 from cython.cimports.libc.stdint import INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
@@ -41,6 +45,7 @@ from cython.cimports.tailrace.kernel.compiled.records import (
     put_record,
     read_batch,
     read_record,
+    record_size,
     store,
     subtract,
 )
@@ -228,7 +233,26 @@ def encode_one(value, key=None, headers=None, timestamp=None, now_ms=0, codec=0)
 
 def encode_placed(value, key, headers, timestamp, base_offset, now_ms):
     """The bytes of a batch of one record at its offset, not compressed."""
-    return encode_one(value, key, headers, timestamp, now_ms).place(base_offset)
+    offset: int64_t = as_int64(base_offset, as_offset)
+    if headers is not None or offset < 0 or offset == INT64_MAX:
+        return encode_one(value, key, headers, timestamp, now_ms).place(base_offset)
+    now: int64_t = as_int64(now_ms, as_timestamp)
+    stamp: int64_t = now if timestamp is None else as_int64(timestamp, as_timestamp)
+    key_span: Span
+    value_span: Span
+    key = point(key, cython.address(key_span), "key", -1)
+    value = point(value, cython.address(value_span), "value", -1)
+    size: cython.Py_ssize_t = record_size(subtract(stamp, now), key_span, value_span)
+    if size > _MAX_SECTION:
+        raise too_large(size, _MAX_SECTION)
+    data: bytes = PyBytes_FromStringAndSize(cython.NULL, HEAD + size)
+    head: Target = cython.cast(Target, PyBytes_AS_STRING(data))
+    flags: cython.int = _HAS_TIMESTAMP if key_span.size < 0 else _HAS_TIMESTAMP | _HAS_KEYS
+    put_head(head, size, 1, flags, 0, now, stamp)
+    put_record(head + HEAD, 0, subtract(stamp, now), key_span, value_span)[0] = 0
+    store(head + 8, offset, 8)
+    store(head + 4, crc_of(head + 8, HEAD + size - 8, 0), 4)
+    return data
 
 
 def as_int64(value, check):

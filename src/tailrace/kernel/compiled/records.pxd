@@ -63,6 +63,9 @@ cdef int read_batch(Bytes data, Py_ssize_t position, Py_ssize_t stop, Header* he
 cdef Target put_uvarint(Target out, uint64_t number) noexcept nogil
 cdef Target put_svarint(Target out, int64_t number) noexcept nogil
 cdef Target put_span(Target out, Span span) noexcept nogil
+cdef Py_ssize_t record_size(int64_t delta, Span key, Span value) noexcept nogil
+cdef Py_ssize_t span_size(Span span) noexcept nogil
+cdef Py_ssize_t uvarint_size(uint64_t number) noexcept nogil
 cdef Target put_record(
     Target out, uint64_t index, int64_t delta, Span key, Span value
 ) noexcept nogil

@@ -385,6 +385,28 @@ def put_record(out, index, delta, key, value):
     return put_span(put_span(out, key), value)
 
 
+def record_size(delta, key, value):
+    """How long the first record of a batch is, without headers."""
+    bits: uint64_t = cython.cast(uint64_t, delta) << 1
+    size: cython.Py_ssize_t = 2 + uvarint_size(~bits if delta < 0 else bits)
+    return size + span_size(key) + span_size(value)
+
+
+def span_size(span):
+    """How much `put_span` writes."""
+    if span.size < 0:
+        return 1
+    return uvarint_size(cython.cast(uint64_t, span.size) << 1) + span.size
+
+
+def uvarint_size(number):
+    size: cython.Py_ssize_t = 1
+    while number > 0x7F:
+        number >>= 7
+        size += 1
+    return size
+
+
 @cython.final
 @cython.no_gc
 @cython.cclass

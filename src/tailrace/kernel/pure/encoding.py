@@ -215,7 +215,7 @@ def encode_placed(
     timestamp: int | None,
     base_offset: int,
     now_ms: int,
-) -> bytearray:
+) -> bytes | bytearray:
     """The bytes of a batch of one record at its offset, not compressed."""
     return encode_one(value, key, headers, timestamp, now_ms).place(base_offset)
 
