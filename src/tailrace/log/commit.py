@@ -212,8 +212,7 @@ class Committer:
                 return future
             if self._flusher is None:
                 self._flusher = _TaskFlusher(self)
-            # Later in this turn of the loop, so that one flush serves every task of the turn.
-            loop.call_soon(self._flusher.request)
+            self._flusher.request(loop)
             self._tasks.append(_Task(end_offset, loop, future))
         return future
 
@@ -362,10 +361,19 @@ class _TaskFlusher:
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._asked: set[asyncio.AbstractEventLoop] = set()  # loops that are about to request
         self._thread = threading.Thread(target=self._run, name="tailrace-commit", daemon=True)
         self._thread.start()
 
-    def request(self) -> None:
+    def request(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask for a flush, later in this turn of the running loop: one serves every task of the
+        turn."""
+        if loop not in self._asked:
+            self._asked.add(loop)
+            loop.call_soon(self._put_request, loop)
+
+    def _put_request(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._asked.discard(loop)
         self._requests.put(True)
 
     def stop(self) -> None:
