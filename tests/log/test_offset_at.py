@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace import Log, Record
+from tailrace import Corrupt, Log, Record
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Call, FaultyFileSystem
 from tests.log.conftest import OpenLog
@@ -161,3 +161,53 @@ def test_a_length_that_lies_hides_nothing(path: Path) -> None:
     segment.write_bytes(data)
     with Log(path, read_only=True) as log:
         assert [log.offset_at(time) for time in (150, 250, 350, 450)] == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("size", [10, 20_000, 600_000])
+def test_reading_after_a_look(open_log: OpenLog, size: int) -> None:
+    """What a look has found is not read again; whatever is read then is as it would be anyway."""
+    log = open_log(index_interval=1)
+    stamps = [T0 + n for n in range(12)]
+    for n in range(0, 12, 3):
+        log.append([at(stamp, b"%d" % stamp + bytes(size)) for stamp in stamps[n : n + 3]])
+    log.flush()
+    for n, stamp in enumerate(stamps):
+        for start in (n, 0, n // 3 * 3, max(n - 4, 0), min(n + 3, 11)):
+            assert log.offset_at(stamp) == n
+            assert offsets(log.read(start)) == list(range(start, 12))
+            assert offsets(log.read(start, start + 1)) == [start]
+    log.truncate_before(7)
+    assert log.offset_at(T0) == 7
+    assert offsets(log.read()) == [7, 8, 9, 10, 11]
+    log.append([at(T0 + 50)]).wait()
+    assert offsets(log.read()) == [7, 8, 9, 10, 11, 12]
+
+
+def test_damage_behind_what_was_found(open_log: OpenLog, path: Path) -> None:
+    with open_log(index_interval=1) as log:
+        write(log, [T0 + n for n in range(9)])
+        sizes = [len(batch.data) for batch in log.read_batches()]
+    flip(segment(path, 0), sum(sizes[:2]) + 50)
+    log = open_log()
+    assert log.offset_at(T0 + 4) == 4
+    records = log.read(4)
+    assert offsets(next(records) for _ in range(2)) == [4, 5]
+    with pytest.raises(Corrupt) as caught:
+        next(records)
+    assert (caught.value.first_offset, caught.value.next_offset) == (6, 9)
+
+
+def test_times_of_many_segments(open_log: OpenLog, path: Path) -> None:
+    """Segments come and go while lookups go on."""
+    log = open_log(segment_bytes=1, flush="async", upkeep=False)
+    rng = random.Random(7)
+    stamps: list[int] = []
+    for _ in range(60):
+        stamps.append(T0 + rng.randrange(500))
+        log.append([at(stamps[-1])])
+        if rng.random() < 0.1:
+            log.truncate_before(rng.randrange(log.start_offset, log.end_offset))
+            log.vacuum()
+        for timestamp in rng.sample(range(T0 - 1, T0 + 502), 5):
+            assert log.offset_at(timestamp) == expected(stamps, timestamp, log.start_offset)
+    assert len(bases(path)) > 5

@@ -109,7 +109,7 @@ def decode_arrow(
     if headers is not None:
         item = wanted.field("headers").type
         children = [
-            _as_text(_binary_array(sizes.headers, 0, headers.names)),
+            _text_array(sizes.headers, headers.names),
             _binary_array(sizes.headers, 0, headers.values),
         ]
         pairs = lib.Array.from_buffers(item.value_type, sizes.headers, [None], 0, 0, children)
@@ -273,9 +273,12 @@ def _binary_array(rows: int, nulls: int, buffers: BinaryOut) -> Any:
     return lib.Array.from_buffers(lib.binary(), rows, list(buffers), nulls)
 
 
-def _as_text(names: Any) -> Any:
+def _text_array(rows: int, buffers: BinaryOut) -> Any:
     """Header names as strings; Arrow's must be UTF-8, ours need not be."""
     lib = _pyarrow()
+    if not rows:  # nothing to check, which takes long
+        return lib.Array.from_buffers(lib.string(), 0, list(buffers), 0)
+    names = _binary_array(rows, 0, buffers)
     try:
         return names.cast(lib.string())
     except lib.ArrowInvalid:

@@ -10,13 +10,13 @@ Readers take no lock. Thread-safe; each iterator belongs to one thread at a time
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
-from tailrace.kernel import find_record_at_time, read_header
-from tailrace.log.fs import File
+from tailrace.kernel import BatchInfo, find_record_at_time, read_header
 from tailrace.log.scan import Chunks, Damage, Region, find_next_batch, header_at
 from tailrace.log.segments import Catalog, Extent, segment_path
 from tailrace.log.sidefiles import Gaps
@@ -24,6 +24,7 @@ from tailrace.log.sidefiles import Gaps
 __all__ = ["Reader", "View"]
 
 _LARGE = 16 << 10  # a batch that is better skipped by its header than read along with others
+_LARGEST_KEPT = 1 << 20
 
 
 class View(NamedTuple):
@@ -48,22 +49,26 @@ class Reader:
         self._gaps = gaps
         self._sparse_below = sparse_below
         self._current_start = current_start
+        self._known_peaks: tuple[tuple[Extent, ...], list[int]] = ((), [])
+        # What a look for a time has found last, with its segment: the next read is likely of it.
+        self._found: tuple[int, Region] | None = None
 
     # --- by offset --------------------------------------------------------------------------
 
     def regions(self, view: View, first: int, last: int) -> Iterator[Region]:
         """Regions that hold every record with `first <= offset < last`, and some around them."""
         last = min(last, view.end)
-        extents = [extent for extent in view.extents if extent.size]
-        bases = [extent.base for extent in extents]
-        for i in range(max(bisect_right(bases, first) - 1, 0), len(extents)):
+        extents = view.extents
+        for i in range(max(bisect_right(extents, first, key=_base) - 1, 0), len(extents)):
             extent = extents[i]
             if extent.base >= last or first >= last:
                 break
+            if not extent.size:
+                continue
             if extent.base > first:
                 self._check_hole(first, extent.base)
                 first = extent.base
-            limit = bases[i + 1] if i + 1 < len(extents) else None
+            limit = extents[i + 1].base if i + 1 < len(extents) else None
             for region in self._segment_regions(view, extent, limit, first, last):
                 base_offset = read_header(region.data, 0).base_offset
                 if base_offset > first:
@@ -104,9 +109,21 @@ class Reader:
             if first > extent.base:
                 expected, position = self._catalog.facts(extent).offsets.lookup(first)
             with self._catalog.files.use(path) as file:
-                if position and not _starts_batch(file, position, extent.size, expected):
-                    expected, position = extent.base, 0  # a wrong hint costs time, nothing else
-                chunks = Chunks(file, position, extent.size)
+                kept = self._kept(extent, position, expected)
+                if kept is not None:
+                    expected, position = kept.next_offset, position + len(kept.data)
+                    if expected > first:
+                        yield kept
+                    chunks = Chunks(file, position, extent.size)
+                elif not position:
+                    chunks = Chunks(file, 0, extent.size)
+                else:
+                    header = header_at(file, position, extent.size)
+                    if header is None or header.base_offset != expected:
+                        expected = extent.base  # a wrong hint costs time, nothing else
+                        chunks = Chunks(file, 0, extent.size)
+                    else:
+                        chunks = Chunks(file, position, extent.size, max(header.size, _LARGE))
                 while expected < last:
                     region = chunks.next()
                     if region is not None:
@@ -138,6 +155,18 @@ class Reader:
                 high=view.end,
             ) from None
 
+    def _kept(self, extent: Extent, position: int, base_offset: int) -> Region | None:
+        """What was found last, if it is the batches at `position`: an offset is given once, so
+        the same offset is the same batch."""
+        if self._found is None:
+            return None
+        base, region = self._found
+        if base != extent.base or position + len(region.data) > extent.size:
+            return None
+        if region.position != position or read_header(region.data, 0).base_offset != base_offset:
+            return None
+        return region
+
     def _refuse(self, path: str, damage: Damage, first: int, last: int) -> None:
         """Raise, unless the missing range was not asked for, or was acknowledged."""
         after = damage.next_offset
@@ -159,7 +188,8 @@ class Reader:
 
     def offset_at(self, view: View, timestamp: int) -> int:
         """The first readable offset whose record is not older than `timestamp`, else the end."""
-        for i, extent in enumerate(view.extents):
+        for i in range(bisect_left(self._peaks(view), timestamp), len(view.extents)):
+            extent = view.extents[i]
             following = view.extents[i + 1].base if i + 1 < len(view.extents) else view.end
             if not extent.size or following <= view.start:
                 continue
@@ -170,42 +200,60 @@ class Reader:
                 return offset
         return view.end
 
+    def _peaks(self, view: View) -> list[int]:
+        """The greatest timestamp up to and with each segment but the last. It rises, whatever the
+        clocks did, so that it can be searched."""
+        sealed = view.extents[:-1]
+        known, peaks = self._known_peaks
+        if sealed[: len(known)] != known:  # the first ones were deleted
+            peaks = []
+        if len(peaks) < len(sealed):
+            added = map(self._catalog.max_timestamp, sealed[len(peaks) :])
+            peaks = [*peaks[:-1], *accumulate((*peaks[-1:], *added), max)]
+            self._known_peaks = (sealed, peaks)
+        return peaks
+
     def _first_in_segment(self, view: View, extent: Extent, timestamp: int) -> int | None:
         facts = self._catalog.facts(extent)
         offset, position = facts.offsets.lookup(max(facts.times.lookup(timestamp), view.start))
         with self._catalog.files.use(segment_path(self._catalog.folder, extent.base)) as file:
-            if not _starts_batch(file, position, extent.size, offset):
-                position = 0
+            header = header_at(file, position, extent.size)
+            if header is None or header.base_offset != offset:
+                position, header = 0, header_at(file, 0, extent.size)
             while position < extent.size:
-                after = self._behind_older(file, position, extent, timestamp)
-                if after is not None:
-                    position = after
-                    continue
-                region = Chunks(file, position, extent.size).next()
+                if header is not None and _is_to_skip(header, timestamp):
+                    following = header_at(file, position + header.size, extent.size)
+                    if _follows(following, header, extent):
+                        position, header = position + header.size, following
+                        continue
+                size = _LARGE if header is None else max(_LARGE, header.size)
+                region = Chunks(file, position, extent.size, size).next()
                 if region is None:
-                    following = find_next_batch(file, position, extent.size, 0)
-                    position = extent.size if following is None else following.position
+                    header = find_next_batch(file, position, extent.size, 0)
+                    position = extent.size if header is None else header.position
                     continue
                 data = region.data
                 record = find_record_at_time(data, 0, len(data), timestamp, view.start)
                 if record is not None:
+                    if len(data) <= _LARGEST_KEPT:
+                        self._found = (extent.base, region)
                     return min(record[0], view.end)
                 position += len(data)
+                header = header_at(file, position, extent.size)
         return None
 
-    @staticmethod
-    def _behind_older(file: File, position: int, extent: Extent, timestamp: int) -> int | None:
-        """Where a large batch ends that is older than `timestamp`, told by its header alone: which
-        is believed if the next batch starts there."""
-        header = header_at(file, position, extent.size)
-        if header is None or header.size <= _LARGE or header.max_timestamp >= timestamp:
-            return None
-        after = position + header.size
-        if after < extent.size and not _starts_batch(file, after, extent.size, header.next_offset):
-            return None
-        return after
+
+def _base(extent: Extent) -> int:
+    return extent.base
 
 
-def _starts_batch(file: File, position: int, stop: int, base_offset: int) -> bool:
-    header = header_at(file, position, stop)
-    return header is not None and header.base_offset == base_offset
+def _is_to_skip(header: BatchInfo, timestamp: int) -> bool:
+    """Is a batch older, by its header, and large, so that it is better not read?"""
+    return header.size > _LARGE and header.max_timestamp < timestamp
+
+
+def _follows(following: BatchInfo | None, header: BatchInfo, extent: Extent) -> bool:
+    """Is the header right about where its batch ends?"""
+    if following is None:
+        return header.position + header.size == extent.size
+    return following.base_offset == header.next_offset

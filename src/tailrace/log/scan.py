@@ -21,13 +21,13 @@ from tailrace.kernel import (
     read_header,
 )
 from tailrace.kernel.layout import MAGIC_BYTES
-from tailrace.log.fs import File
+from tailrace.log.fs import File, read_exactly
 from tailrace.log.index import OffsetIndex, TimeIndex
 
 __all__ = ["Chunks", "Damage", "Facts", "Region", "find_next_batch", "header_at", "scan"]
 
 _FIRST_READ = 16 << 10  # one index interval and a batch of usual size, for reads of one record
-_LARGEST_READ = 1 << 20  # stays in the processor's cache while it is checked and decoded
+_LARGEST_READ = 2 << 20  # stays in the processor's cache while it is checked and decoded
 
 
 class Region(NamedTuple):
@@ -49,7 +49,7 @@ class Chunks:
         self._file = file
         self._stop = stop
         self._read_size = read_size
-        self._buffer = bytearray(min(read_size, max(stop - position, 0)))
+        self._buffer: bytes | bytearray = b""
         self._filled = 0
         self._handed_out = 0
         self.position = position
@@ -76,15 +76,20 @@ class Chunks:
         if self._handed_out:
             left = self._filled - self._handed_out
             size = min(max(self._read_size, left), self._stop - self.position)
-            buffer = self._buffer
-            if len(buffer) < size or len(buffer) > 4 * _LARGEST_READ:
-                buffer = bytearray(size)
             rest = bytes(memoryview(self._buffer)[self._handed_out : self._filled])
+            buffer = self._buffer
+            if isinstance(buffer, bytes) or not size <= len(buffer) <= 4 * _LARGEST_READ:
+                buffer = bytearray(size)
             buffer[:left] = rest
             self._buffer, self._filled, self._handed_out = buffer, left, 0
 
     def _fill(self) -> bool:
         """Read until the buffer is full; true when the file has no more before the stop."""
+        if not self._buffer:  # the first read is often the only one: spare it clearing memory
+            size = min(self._read_size, self._stop - self.position)
+            self._buffer = read_exactly(self._file, size, self.position)
+            self._filled = len(self._buffer)
+            return self._filled < size or self.position + size >= self._stop
         want = min(len(self._buffer), self._stop - self.position)
         view = memoryview(self._buffer)
         while self._filled < want:

@@ -38,7 +38,7 @@ class Extent(NamedTuple):
 
 
 def segment_path(folder: str, base: int, extension: str = "seg") -> str:
-    return os.path.join(folder, f"{base:020d}.{extension}")
+    return f"{folder}/{base:020d}.{extension}"
 
 
 class Listing(NamedTuple):
@@ -107,9 +107,10 @@ class OpenFiles:
             self._evict()
 
     def _evict(self) -> None:
-        for path, shared in list(self._open.items())[: -self._capacity]:
-            if not shared.users:
-                self._forget(path)
+        if len(self._open) > self._capacity:
+            for path, shared in list(self._open.items())[: -self._capacity]:
+                if not shared.users:
+                    self._forget(path)
 
     def forget(self, path: str) -> None:
         """The file is gone or was replaced: whoever asks next gets the new one, or none."""
