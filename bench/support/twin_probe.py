@@ -38,6 +38,7 @@ def measure(count: int, passes: int) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(passes):
         for name, run in work.items():
+            run()  # or whoever comes first would find cold what the next finds warm
             began = time.perf_counter()
             kept = run()  # kept, so that freeing it is not part of the time
             taken[name].append(time.perf_counter() - began)

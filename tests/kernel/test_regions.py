@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.kernel import layout
-from tailrace.kernel.layout import COMPLETE, S2, ZSTD, TooLarge
+from tailrace.kernel.layout import COMPLETE, S2, ZSTD, Malformed, TooLarge
 from tests.kernel.twins import GOLDEN, NOW, Twin, batch, fields
 
 
@@ -92,6 +92,17 @@ def test_find_by_time_skips_by_the_header_alone(kernel: Twin) -> None:
     damaged = batch(b"\xff" * 5, max_timestamp=10)
     data = damaged + batch(bytes(5), base_offset=1, base_timestamp=20, max_timestamp=20)
     assert kernel.find_record_at_time(data, 0, len(data), 11, 0) == (1, 20)
+
+
+def test_find_by_time_stops_at_what_it_found(kernel: Twin) -> None:
+    section = b"\0\0\1\1\0" + b"\1\2\1\1\0" + b"\2\4\1\x7e\0"  # the third is cut short
+    data = batch(section, 3, base_timestamp=10, max_timestamp=12)
+    assert kernel.find_record_at_time(data, 0, len(data), 10, 0) == (0, 10)
+    assert kernel.find_record_at_time(data, 0, len(data), 10, 1) == (1, 11)
+    assert kernel.find_record_at_time(data, 0, len(data), 11, 0) == (1, 11)
+    for timestamp, first in ((12, 0), (10, 2)):
+        with pytest.raises(Malformed, match="a length runs over the end"):
+            kernel.find_record_at_time(data, 0, len(data), timestamp, first)
 
 
 def test_a_header_that_promises_too_much(kernel: Twin) -> None:

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
-from tailrace.kernel import BatchInfo, find_record_at_time, read_header
+from tailrace.kernel import BatchInfo, find_record_at_time
 from tailrace.log.scan import Chunks, Damage, Region, find_next_batch, header_at
 from tailrace.log.segments import Catalog, Extent, segment_path
 from tailrace.log.sidefiles import Gaps
@@ -70,7 +70,7 @@ class Reader:
                 first = extent.base
             limit = extents[i + 1].base if i + 1 < len(extents) else None
             for region in self._segment_regions(view, extent, limit, first, last):
-                base_offset = read_header(region.data, 0).base_offset
+                base_offset = region.base_offset
                 if base_offset > first:
                     self._check_hole(first, min(base_offset, last))
                 if base_offset >= last:
@@ -163,9 +163,8 @@ class Reader:
         base, region = self._found
         if base != extent.base or position + len(region.data) > extent.size:
             return None
-        if region.position != position or read_header(region.data, 0).base_offset != base_offset:
-            return None
-        return region
+        is_it = region.position == position and region.base_offset == base_offset
+        return region if is_it else None
 
     def _refuse(self, path: str, damage: Damage, first: int, last: int) -> None:
         """Raise, unless the missing range was not asked for, or was acknowledged."""

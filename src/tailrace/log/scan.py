@@ -37,6 +37,10 @@ class Region(NamedTuple):
     position: int
     next_offset: int
 
+    @property
+    def base_offset(self) -> int:
+        return int.from_bytes(self.data[8:16], "little")
+
 
 class Chunks:
     """Regions of a file from `position` to `stop`, read with one buffer.
@@ -236,7 +240,7 @@ def header_at(file: File, position: int, stop: int) -> BatchInfo | None:
         info = read_header(file.pread(HEADER_SIZE, position), 0)
     except Malformed:
         return None
-    return info._replace(position=position) if position + info.size <= stop else None
+    return BatchInfo(position, *info[1:]) if position + info.size <= stop else None
 
 
 def _batch_at(file: File, position: int, stop: int) -> BatchInfo | None:

@@ -522,7 +522,8 @@ def put_inflated(out, header, section):
 def find_record_at_time(
     buf, start: cython.Py_ssize_t, stop: cython.Py_ssize_t, timestamp: int64_t, first: int64_t
 ):
-    """(offset, timestamp) of the first record at `first` or later that is not older."""
+    """(offset, timestamp) of the first record at `first` or later that is not older; what is
+    behind it in its batch is not looked at."""
     region: Region = Region(buf, start, stop)
     section: Span
     fields: Fields
@@ -534,10 +535,9 @@ def find_record_at_time(
         offset = region.header.base_offset
         if region.header.max_timestamp < timestamp or offset + region.header.count <= first:
             continue
-        found = None
         section = region.section()
         data = section.data
-        for index in range(region.header.count):  # all of it: damage is damage
+        for index in range(region.header.count):
             data = read_record(
                 data,
                 section.data + section.size,
@@ -548,11 +548,9 @@ def find_record_at_time(
             )
             if data == cython.NULL:
                 raise malformed_section(region.position, RECORD_FAULTS[fault])
-            if found is None and fields.timestamp >= timestamp and offset >= first:
-                found = offset, fields.timestamp
+            if fields.timestamp >= timestamp and offset >= first:
+                return offset, fields.timestamp
             offset += 1
-        if found is not None:
-            return found
     return None
 
 

@@ -7,13 +7,10 @@ every length before they use it, and raise `Malformed` rather than read past it.
 
 from __future__ import annotations
 
-import struct
-from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tailrace.kernel import compression
-from tailrace.kernel.headers import EMPTY, Headers
 from tailrace.kernel.layout import (
     BAD,
     COMPLETE,
@@ -25,7 +22,6 @@ from tailrace.kernel.layout import (
     HEADER_SIZE,
     MAGIC,
     MAGIC_BYTES,
-    MAX_COUNT,
     MAX_OFFSET,
     MAX_SECTION,
     MIN_RECORD,
@@ -42,21 +38,16 @@ from tailrace.kernel.layout import (
 )
 from tailrace.kernel.pure.crc import crc32c
 from tailrace.kernel.pure.encoding import Draft, encode, encode_one, encode_placed, finish
-from tailrace.kernel.pure.records import (
-    SHORT,
-    VARINTS,
-    Record,
-    read_uvarint,
-    skip_headers,
-    wrap64,
-)
 from tailrace.kernel.pure.s2 import s2_decompress
+from tailrace.kernel.pure.sections import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Buffer
 
+    from tailrace.kernel.headers import Headers
+    from tailrace.kernel.pure.records import Record
 
 __all__ = [
     "Draft",
@@ -75,25 +66,6 @@ __all__ = [
 ]
 
 _CHECKED: Final = Struct("<IQIH")  # crc, base_offset, batch_len, count
-
-# How a record starts: offset delta, timestamp delta, length of the key. It is read at once, as one
-# byte each but for the first, and what it should be is looked up: the deltas' varints as integers.
-# (records from, to, bytes of the delta, reader)
-_STARTS: Final = (
-    (0, 0x80, 1, Struct("<BBB").unpack_from),
-    (0x80, SHORT, 2, Struct("<HBB").unpack_from),
-    (SHORT, MAX_COUNT, 2, Struct("<HBB").unpack_from),  # no delta is the expected one here
-)
-_DELTAS: Final = [int.from_bytes(varint, "little") for varint in VARINTS]
-
-# What the first byte of a key's or value's length means: the length; _NULL for a negative one; the
-# first of two bytes: _TWO minus its part of the length; _OTHER for what is rare.
-_NULL: Final = -1
-_TWO: Final = -2
-_OTHER: Final = -1000
-_SIZES: Final = [_NULL if byte & 1 else byte >> 1 for byte in range(0x80)] + [
-    _OTHER if byte & 1 else _TWO - (byte - 0x80 >> 1) for byte in range(0x80, 0x100)
-]
 
 
 def check(buf: Buffer, start: int, stop: int) -> tuple[int, int, Status]:
@@ -143,11 +115,14 @@ def decode(
     with _region(buf, start, stop) as view:
         for info in _walk(view, start, stop):
             if info.next_offset > first and info.base_offset < last:
+                base_offset = info.base_offset
                 section = section_of(view, info)
+                count = min(info.count, last - base_offset)
                 try:
-                    _decode_section(section, info, first, last, records)
+                    found = read_records(section, count, base_offset, info.base_timestamp)
                 except (IndexError, Malformed) as error:
                     raise _damaged(info, error) from None
+                records += found[first - base_offset :] if first > base_offset else found
     return records
 
 
@@ -187,17 +162,28 @@ def inflate(buf: Buffer, start: int, stop: int) -> Buffer:
 def find_record_at_time(
     buf: Buffer, start: int, stop: int, timestamp: int, first: int
 ) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at `first` or later that is not older."""
+    """(offset, timestamp) of the first record at `first` or later that is not older; what is
+    behind it in its batch is not looked at."""
     with _region(buf, start, stop) as view:
         for info in _walk(view, start, stop):
             if info.max_timestamp < timestamp or info.next_offset <= first:
                 continue
-            for record in decode(view, info.position, info.position + info.size, first):
+            for record in _up_to_damage(view, info, first):
                 assert record.offset is not None
                 assert record.timestamp is not None
                 if record.timestamp >= timestamp:
                     return record.offset, record.timestamp
     return None
+
+
+def _up_to_damage(view: memoryview, info: BatchInfo, first: int) -> Iterator[Record]:
+    """The records of a batch from `first` on; one that is damaged raises when its turn comes."""
+    end = info.position + info.size
+    try:
+        yield from decode(view, info.position, end, first)
+    except Malformed:
+        for offset in range(max(first, info.base_offset), info.next_offset):
+            yield from decode(view, info.position, end, offset, offset + 1)
 
 
 def first_headers(buf: Buffer, start: int, stop: int) -> list[tuple[int, int, int, Headers | None]]:
@@ -298,100 +284,3 @@ def _header_fault(head: bytes, next_offset: int) -> int:
     if have >= 26 and version != VERSION:
         return 6
     return 0
-
-
-def _decode_section(
-    section: bytes, info: BatchInfo, first: int, last: int, records: list[Record]
-) -> None:
-    """Append the records with `first <= offset < last`; the bytes behind them are not read.
-
-    This loop is the hot one: short varints are read in line, and the records are made, empty, all
-    at once. Nothing is compared with the end, because a byte is read behind every slice: where
-    that is past the end, it raises IndexError.
-    """
-    base_offset = info.base_offset
-    base_timestamp = info.base_timestamp
-    count = max(0, min(info.count, last - base_offset))
-    found = list(map(object.__new__, repeat(Record, count)))
-    sizes = _SIZES
-    position = 0
-    for begin, end, width, read_start in _STARTS:
-        if begin >= count:
-            break
-        for record, offset, expected in zip(
-            found[begin:end],
-            range(base_offset + begin, base_offset + min(count, end)),
-            _DELTAS[begin:end] or repeat(-1),
-            strict=False,
-        ):
-            try:
-                delta, number, size = read_start(section, position)
-            except struct.error:  # less is left than any record needs
-                _skip_delta(section, position, offset - base_offset)
-                raise IndexError from None
-            if delta == expected:
-                position += width + 2
-            else:
-                position = _skip_delta(section, position, offset - base_offset) + 2
-                number = section[position - 2]
-                size = section[position - 1]
-
-            record._offset = offset
-            if number:
-                if number > 0x7F:
-                    number, position = read_uvarint(section, position - 2)
-                    size = section[position]
-                    position += 1
-                record._timestamp = wrap64(base_timestamp + (number >> 1 ^ -(number & 1)))
-            else:
-                record._timestamp = base_timestamp
-
-            size = sizes[size]
-            if size >= 0:
-                stop = position + size
-                record._key = section[position:stop]
-            elif size == _NULL:
-                stop = position
-                record._key = None
-            else:
-                record._key, stop = _long_field(section, position - 1)
-
-            size = sizes[section[stop]]
-            if size >= 0:
-                position = stop + 1
-                stop = position + size
-                record._value = section[position:stop]
-            elif size == _NULL:
-                stop += 1
-                record._value = None
-            elif size > _OTHER and (high := section[stop + 1]) < 0x80:
-                position = stop + 2
-                stop = position + (high << 6) + _TWO - size
-                record._value = section[position:stop]
-            else:
-                record._value, stop = _long_field(section, stop)
-
-            if section[stop]:
-                position = skip_headers(section, stop)
-                record._headers = section[stop:position]
-            else:
-                position = stop + 1
-                record._headers = EMPTY
-    records += found[first - base_offset :] if first > base_offset else found
-
-
-def _skip_delta(section: bytes, position: int, expected: int) -> int:
-    """The position behind an offset delta of any length, if it is the expected one."""
-    delta, position = read_uvarint(section, position)
-    if delta != expected:
-        raise Malformed(RECORD_FAULTS[3])
-    return position
-
-
-def _long_field(section: bytes, position: int) -> tuple[bytes | None, int]:
-    """A key or a value of any length, and the position behind it, which may be past the end."""
-    number, position = read_uvarint(section, position)
-    if number & 1:
-        return None, position
-    stop = position + (number >> 1)
-    return section[position:stop], stop

@@ -135,8 +135,15 @@ def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
 
     Raises IndexError where the data ends, Malformed if it is longer than 10 bytes or 64 bits.
     """
-    number = 0
-    for shift in range(0, 70, 7):
+    byte = data[position]
+    if byte < 0x80:
+        return byte, position + 1
+    high = data[position + 1]
+    if high < 0x80:
+        return byte - 0x80 + (high << 7), position + 2
+    number = byte & 0x7F | (high & 0x7F) << 7
+    position += 2
+    for shift in range(14, 70, 7):
         byte = data[position]
         position += 1
         number |= (byte & 0x7F) << shift
@@ -149,6 +156,8 @@ def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
 
 def wrap64(number: int) -> int:
     """`number` as a signed 64-bit field holds it."""
+    if -(1 << 63) <= number < 1 << 63:
+        return number
     return (number + (1 << 63) & 0xFFFFFFFFFFFFFFFF) - (1 << 63)
 
 
