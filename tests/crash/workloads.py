@@ -116,6 +116,16 @@ def closed(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
     some_segments(disk, oracle, mode).close()
 
 
+def large_batches(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
+    """More than is read at once when a read begins."""
+    log = open_log(disk, flush=mode, segment_bytes=100_000)
+    for number in range(4):
+        record = Record(timestamp=CLOCK.tick(), value=b"large %d".ljust(9_000) % number)
+        append_batch(log, oracle, [record])
+    flush(log, oracle)
+    log.close()
+
+
 def full_segment(disk: SimulatedDisk, oracle: Oracle, mode: str) -> None:
     """The next append rolls."""
     log = open_log(disk, flush=mode)
@@ -231,6 +241,12 @@ def open_and_append(fs: FileSystem, oracle: Oracle) -> None:
     append(log, oracle)
 
 
+def read_and_append(fs: FileSystem, oracle: Oracle) -> None:
+    log = open_log(fs)
+    oracle.check(log)
+    append(log, oracle)
+
+
 def append_and_close(fs: FileSystem, oracle: Oracle) -> None:
     log = open_log(fs)
     append(log, oracle, wait=False)
@@ -304,6 +320,7 @@ def workloads() -> Iterator[Workload]:
         yield Workload("vacuum below the start", mode, some_segments, vacuum_below_start)
         yield Workload("vacuum by retention", mode, some_segments, vacuum_by_retention)
         yield Workload("vacuum everything", mode, some_segments, vacuum_everything)
+        yield Workload("read", mode, large_batches, read_and_append)
         yield Workload("append once", mode, some_segments, append_once)
     yield Workload("recover with everything", "sync", everything, append_and_close)
     yield Workload("write the seals anew", "sync", many_seals, open_and_append)

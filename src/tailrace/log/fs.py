@@ -32,11 +32,15 @@ __all__ = [
     "File",
     "FileSystem",
     "OsFileSystem",
+    "pieces",
     "read_exactly",
     "read_file",
     "replace_file",
     "write_all",
 ]
+
+
+_PIECE = 1 << 20
 
 
 class Entry(NamedTuple):
@@ -240,6 +244,12 @@ def read_exactly(file: File, size: int, position: int) -> bytes:
         parts.append(data)
         read += len(data)
     return b"".join(parts)
+
+
+def pieces(file: File, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """A part of a file, a piece at a time with its position; less where the file ends."""
+    for position in range(start, stop, _PIECE):
+        yield position, read_exactly(file, min(_PIECE, stop - position), position)
 
 
 def read_file(fs: FileSystem, path: str, limit: int) -> bytes | None:

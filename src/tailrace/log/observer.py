@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 
+from tailrace.kernel.layout import MAX_OFFSET
 from tailrace.log.fs import FileSystem
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.reader import Reader, View
@@ -27,8 +28,6 @@ from tailrace.log.sidefiles import (
 
 __all__ = ["Observer"]
 
-_EVERYTHING = 1 << 63
-
 
 class Observer:
     """Looks at the files anew for each view. Thread-safe."""
@@ -37,7 +36,7 @@ class Observer:
         self._fs = fs
         self._folder = folder
         fs.list(folder)  # a folder that is not there is an error now, not at the first read
-        identity = Identity.load(fs, folder) or Identity(FlushMode.ASYNC, _EVERYTHING)
+        identity = Identity.load(fs, folder) or Identity(FlushMode.ASYNC, sparse_below=MAX_OFFSET)
         self.flush_mode = FlushMode(identity.flush)
         self.catalog = Catalog(fs, folder, options, read_only=True)
         self.gaps = Gaps(fs, folder)

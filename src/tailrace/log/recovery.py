@@ -31,10 +31,16 @@ from typing import NamedTuple
 from tailrace.errors import ConfigError
 from tailrace.kernel import COMPLETE, HEADER_SIZE, MAX_SECTION, crc32c
 from tailrace.kernel.layout import CRC_START, MAGIC_BYTES, VERSION
-from tailrace.log.fs import File, FileSystem, read_exactly, write_all
+from tailrace.log.fs import File, FileSystem, pieces, read_exactly, write_all
 from tailrace.log.options import FlushMode
 from tailrace.log.scan import Damage, Facts, scan
-from tailrace.log.segments import Catalog, Extent, list_segments, segment_path
+from tailrace.log.segments import (
+    Catalog,
+    Extent,
+    list_segments,
+    segment_path,
+    segment_paths,
+)
 from tailrace.log.sidefiles import (
     FOLDER,
     CleanMarker,
@@ -49,8 +55,6 @@ from tailrace.log.sidefiles import (
 )
 
 __all__ = ["Cut", "Diagnosis", "diagnose", "treat"]
-
-_COPY_SIZE = 1 << 20
 
 
 class Cut(NamedTuple):
@@ -136,13 +140,9 @@ def _temporary_files(fs: FileSystem, folder: str) -> list[str]:
 def _without_deleted(found: Diagnosis, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
     """Drop (and remove) what retention had decided to delete when it was interrupted."""
     while len(extents) > 1 and extents[1].base <= found.start_offset:
-        found.leftovers += _files_of(found.folder, extents[0].base)
+        found.leftovers += segment_paths(found.folder, extents[0].base)
         extents = extents[1:]
     return extents
-
-
-def _files_of(folder: str, base: int) -> list[str]:
-    return [segment_path(folder, base, extension) for extension in ("idx", "tix", "seg")]
 
 
 def _fits(marker: CleanMarker, extents: tuple[Extent, ...], fs: FileSystem) -> bool:
@@ -239,7 +239,7 @@ class _Examination:
             elif extent is last:
                 continue
             extents.remove(extent)
-            self._found.leftovers += _files_of(self._found.folder, extent.base)
+            self._found.leftovers += segment_paths(self._found.folder, extent.base)
 
     def _drop_behind_tear(self, extents: list[Extent]) -> None:
         """After a power cut an `async` log ends at the first batch behind its watermark that is
@@ -274,7 +274,7 @@ class _Examination:
         for extent in reversed(extents[first:]):
             self._torn_off = max(self._torn_off, self._end_of(extent))
             self._found.cuts.append(Cut(extent.base, 0, extent.size))
-            self._found.leftovers += _files_of(self._found.folder, extent.base)
+            self._found.leftovers += segment_paths(self._found.folder, extent.base)
         del extents[first:]
 
     def _examine_sealed(self, extent: Extent, following: int) -> None:
@@ -349,7 +349,7 @@ class _Examination:
             self._add(end, next_offset, "skipped", "stepped over by recovery")
         found.next_offset = next_offset
         if found.empty is not None and found.empty != next_offset:
-            found.leftovers += _files_of(found.folder, found.empty)
+            found.leftovers += segment_paths(found.folder, found.empty)
             found.empty = None
 
     def _lose(self, first: int, next_offset: int, reason: str) -> None:
@@ -406,8 +406,7 @@ def keep_aside(fs: FileSystem, folder: str, path: str, start: int, stop: int) ->
     source = fs.open(path)
     copy = None
     try:
-        for position in range(start, stop, _COPY_SIZE):
-            data = source.pread(min(_COPY_SIZE, stop - position), position)
+        for position, data in pieces(source, start, stop):
             if copy is None and data.strip(b"\0"):
                 fs.make_dirs(quarantine)
                 copy = fs.open(target, write=True, create=True)

@@ -41,6 +41,18 @@ def segment_path(folder: str, base: int, extension: str = "seg") -> str:
     return f"{folder}/{base:020d}.{extension}"
 
 
+def segment_paths(folder: str, base: int) -> list[str]:
+    """The files of a segment, in the order in which they are removed."""
+    return [segment_path(folder, base, extension) for extension in ("idx", "tix", "seg")]
+
+
+def remove_segment(fs: FileSystem, folder: str, base: int) -> None:
+    """Remove what there is of a segment; the names are not gone durably before a sync."""
+    for path in segment_paths(folder, base):
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(path)
+
+
 class Listing(NamedTuple):
     """`orphans` are index files whose segment is gone."""
 

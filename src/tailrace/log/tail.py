@@ -22,7 +22,7 @@ from tailrace.log.fs import File, write_all
 from tailrace.log.index import IndexFile
 from tailrace.log.options import RELATIVE_OFFSET_MAX, FlushMode, LogOptions
 from tailrace.log.scan import Facts
-from tailrace.log.segments import Catalog, Extent, segment_path
+from tailrace.log.segments import Catalog, Extent, remove_segment, segment_path
 from tailrace.log.sidefiles import Reserved
 
 if sys.version_info >= (3, 12):
@@ -308,8 +308,7 @@ class Tail:
         with contextlib.suppress(OSError):
             fs, folder = self._catalog.fs, self._catalog.folder
             if fs.stat(segment_path(folder, base)).size == 0:
-                for extension in ("seg", "idx", "tix"):
-                    fs.unlink(segment_path(folder, base, extension))
+                remove_segment(fs, folder, base)
 
     def _open_files(self, base: int) -> list[File]:
         fs, folder = self._catalog.fs, self._catalog.folder

@@ -19,14 +19,14 @@ from tailrace.errors import (
 )
 from tailrace.kernel import Draft, first_headers
 from tailrace.log.commit import Committer
-from tailrace.log.fs import FileSystem, read_exactly, write_all
+from tailrace.log.fs import FileSystem, pieces, write_all
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.producers import Appended, Producers
 from tailrace.log.reader import Reader, View
 from tailrace.log.recovery import Diagnosis, diagnose, treat
 from tailrace.log.retention import VacuumReport, count_expired
 from tailrace.log.scan import Facts
-from tailrace.log.segments import Catalog, Extent, segment_path
+from tailrace.log.segments import Catalog, Extent, remove_segment, segment_path
 from tailrace.log.sidefiles import (
     CleanMarker,
     Gaps,
@@ -42,9 +42,6 @@ from tailrace.log.tail import Tail
 from tailrace.log.upkeep import Chore, Upkeep
 
 __all__ = ["Writer"]
-
-_COPY_SIZE = 1 << 20
-
 
 _open_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 
@@ -197,9 +194,8 @@ class Writer:
     def _write_again(self, extent: Extent, start: int) -> None:
         file = self._fs.open(segment_path(self._folder, extent.base), write=True)
         try:
-            for position in range(start, extent.size, _COPY_SIZE):
-                size = min(_COPY_SIZE, extent.size - position)
-                write_all(file, read_exactly(file, size, position), position)
+            for position, data in pieces(file, start, extent.size):
+                write_all(file, data, position)
         finally:
             file.close()
 
@@ -432,16 +428,11 @@ class Writer:
             self.tail.drop(expired)
             doomed = extents[:expired]
         for extent in doomed:
-            self._remove(extent.base)
+            remove_segment(self._fs, self._folder, extent.base)
+            self.catalog.forget(extent.base)
         self._fs.sync_dir(self._folder)
         size = sum(extent.size for extent in doomed)
         return VacuumReport(len(doomed), size, self._start_offset)
-
-    def _remove(self, base: int) -> None:
-        for extension in ("idx", "tix", "seg"):
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.unlink(segment_path(self._folder, base, extension))
-        self.catalog.forget(base)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tailrace.errors import ConfigError
-from tailrace.log.fs import File, FileSystem, replace_file, write_all
+from tailrace.log.fs import File, FileSystem, pieces, replace_file, write_all
 from tailrace.log.offline.findings import Finding
 from tailrace.log.offline.log_survey import LogSurvey, Progress, survey_log, uncovered
 from tailrace.log.offline.side_check import check_side_files, is_whole_gap, read_side_file
@@ -36,7 +36,7 @@ from tailrace.log.offline.words import counted, offsets
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.recovery import keep_aside
 from tailrace.log.scan import scan
-from tailrace.log.segments import Catalog, list_segments, segment_path
+from tailrace.log.segments import Catalog, list_segments, remove_segment, segment_path
 from tailrace.log.sidefiles import (
     Gap,
     Gaps,
@@ -49,8 +49,6 @@ from tailrace.log.sidefiles import (
 from tailrace.log.writer import Writer
 
 __all__ = ["Action", "RecoveryReport", "recover"]
-
-_COPY_SIZE = 1 << 20
 
 
 class Action(NamedTuple):
@@ -345,8 +343,7 @@ class _Operation:
         temporary = side_path(self._folder, os.path.basename(target) + ".tmp")
         with _opened(self._fs, path) as source, _opened(self._fs, temporary, create=True) as copy:
             copy.truncate(0)
-            for position in range(run.position, run.end, _COPY_SIZE):
-                data = source.pread(min(_COPY_SIZE, run.end - position), position)
+            for position, data in pieces(source, run.position, run.end):
                 write_all(copy, data, position - run.position)
             copy.sync()
         self._fs.rename(temporary, target)
@@ -358,9 +355,7 @@ class _Operation:
             file.sync()
 
     def _remove(self, base: int) -> None:
-        for extension in ("idx", "tix", "seg"):
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.unlink(segment_path(self._folder, base, extension))
+        remove_segment(self._fs, self._folder, base)
         self._fs.sync_dir(self._folder)
 
     def _make_indexes(self, bases: set[int]) -> None:
