@@ -51,7 +51,7 @@ ROWS: dict[str, Callable[[Setting], Row]] = {
 }
 
 EXPLANATION = (
-    "Values of 256 bytes, codec none; one core except where many writers compete (row 4). "
+    "Values of 256 bytes, codec none; one core. "
     "Ratio: the speed of tailrace relative to that line, the median over the rounds. *: best peer."
 )
 

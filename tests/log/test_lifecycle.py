@@ -133,6 +133,8 @@ def test_repr(log: Log, path: Path) -> None:
     assert repr(receipt) == "Receipt(offset=0, count=2, pending)"
     receipt.wait()
     assert repr(receipt) == "Receipt(offset=0, count=2, done)"
+    with Log(path, read_only=True) as reader:
+        assert repr(reader) == f"Log({str(path)!r}, sync, read-only)"
     log.close()
     assert repr(log) == f"Log({str(path)!r}, sync, closed)"
 
@@ -239,7 +241,7 @@ def test_read_only_is_right_after_the_writer_closed(open_log: OpenLog) -> None:
         fill(writer, 5)
         reader = open_log(read_only=True)
     assert offsets(reader.read()) == [0, 1, 2, 3, 4]
-    assert repr(reader).endswith("sync, 0..5)")
+    assert (reader.start_offset, reader.end_offset) == (0, 5)
     assert reader.read_only
     assert reader.flush_mode == "sync"
 

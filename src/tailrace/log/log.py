@@ -410,7 +410,12 @@ class Log:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.start_offset}..{self.end_offset}"
+        if self._closed:
+            state = "closed"
+        elif self._writer is None:  # where the log ends is in its files, which may be gone
+            state = "read-only"
+        else:
+            state = f"{self.start_offset}..{self.end_offset}"
         return f"Log({self.path!r}, {self.flush_mode}, {state})"
 
     def _check_open(self) -> None:
