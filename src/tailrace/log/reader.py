@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.kernel import BatchInfo, find_record_at_time
+from tailrace.log.fs import File
 from tailrace.log.scan import Chunks, Damage, Region, find_next_batch, header_at
 from tailrace.log.segments import Catalog, Extent, segment_path
 from tailrace.log.sidefiles import Gaps
@@ -115,15 +116,10 @@ class Reader:
                     if expected > first:
                         yield kept
                     chunks = Chunks(file, position, extent.size)
-                elif not position:
-                    chunks = Chunks(file, 0, extent.size)
                 else:
-                    header = header_at(file, position, extent.size)
-                    if header is None or header.base_offset != expected:
-                        expected = extent.base  # a wrong hint costs time, nothing else
-                        chunks = Chunks(file, 0, extent.size)
-                    else:
-                        chunks = Chunks(file, position, extent.size, max(header.size, _LARGE))
+                    chunks = _chunks_at(file, position, extent.size, expected)
+                    if chunks.position != position:
+                        expected = extent.base
                 while expected < last:
                     region = chunks.next()
                     if region is not None:
@@ -240,6 +236,15 @@ class Reader:
                 position += len(data)
                 header = header_at(file, position, extent.size)
         return None
+
+
+def _chunks_at(file: File, position: int, stop: int, base_offset: int) -> Chunks:
+    """From the batch that the index tells on, to be read whole with the first read; or from the
+    start if it is not there: a wrong hint costs time, nothing else."""
+    header = header_at(file, position, stop) if position else None
+    if header is None or header.base_offset != base_offset:
+        return Chunks(file, 0, stop)
+    return Chunks(file, position, stop, max(header.size, _LARGE))
 
 
 def _base(extent: Extent) -> int:
