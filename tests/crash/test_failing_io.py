@@ -140,7 +140,8 @@ def goes_on(session: Session) -> None:
     synced = [
         call
         for call in session.fs.hits
-        if (call.op == "sync" and call.path.endswith("seg")) or call.op == "sync_dir"
+        if (call.op == "sync" and call.path.endswith("seg"))
+        or (call.op == "sync_dir" and log.flush_mode == "async")
     ]
     try:
         append(log, oracle)

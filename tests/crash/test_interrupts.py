@@ -6,8 +6,10 @@ log goes on: nothing hangs, what was acknowledged is there once, and the files a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -18,9 +20,11 @@ import tailrace
 from tailrace import Log
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.verify import verify
+from tests.log.helpers import eventually
 
 ROUNDS = 120
 PACKAGE = os.path.dirname(tailrace.__file__)
+LIBRARY = os.path.dirname(os.__file__)
 
 
 class Interrupt(Exception):
@@ -41,10 +45,13 @@ def interrupts() -> Iterator[None]:
 
 
 def is_ours(frame: FrameType | None) -> bool:
-    """Does nothing but the package run, up to the test? A finalizer or a callback of the garbage
-    collector would swallow the exception, and coverage would keep its lock."""
+    """Does nothing but the package and what it calls run, up to the test? A finalizer or a callback
+    of the garbage collector would swallow the exception, and coverage would keep its lock."""
     while frame is not None and frame.f_code.co_filename != __file__:
-        if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_code.co_name == "__del__":
+        path = frame.f_code.co_filename
+        if not path.startswith((PACKAGE, LIBRARY)) or frame.f_code.co_name == "__del__":
+            return False
+        if "site-packages" in path.removeprefix(PACKAGE) or path.endswith(("weakref.py", "set.py")):
             return False
         frame = frame.f_back
     return True
@@ -73,6 +80,41 @@ def test_interrupted_anywhere(tmp_path: Path, flush: str) -> None:
         assert acknowledged.setdefault(receipt.offset, value) == value
         number += 1
     check(log, tmp_path, acknowledged, number)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_others_go_on(tmp_path: Path) -> None:
+    """Threads that wait for the same flushes do not notice that one of them is interrupted."""
+    log = Log(tmp_path, segment_bytes=20_000, index_interval=64, upkeep=False)
+    stop = threading.Event()
+    counts = [0] * 4
+
+    def work(i: int) -> None:
+        while not stop.is_set():
+            log.append_one(b"%d %d" % (i, counts[i])).wait(30)
+            counts[i] += 1
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for interrupted in range(ROUNDS):
+        with contextlib.suppress(Interrupt):
+            signal.setitimer(signal.ITIMER_PROF, 0.000_05 + (interrupted % 37) * 0.000_02)
+            while True:
+                log.append_one(b"mine").wait(30)
+    before = sum(counts)
+    log.append_one(b"mine").wait(30)
+    eventually(lambda: sum(counts) > before + 20)
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    found = [record.value for record in log.read()]
+    for i, count in enumerate(counts):
+        assert [v for v in found if v and v.startswith(b"%d " % i)] == [
+            b"%d %d" % (i, n) for n in range(count)
+        ]
+    log.close()
 
 
 @pytest.mark.usefixtures("interrupts")

@@ -6,14 +6,29 @@ a beginning of what was appended: at least what was durable, without a hole.
 
 from __future__ import annotations
 
+import errno
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
-from tailrace import Corrupt, Log
-from tailrace.log.fs import FileSystem
+from tailrace import Corrupt, Log, NotWritten, OutcomeUnknown
+from tailrace.log.fs import File, FileSystem
+from tailrace.log.offline.repair import recover
+from tailrace.log.offline.verify import verify
+from tailrace.log.sidefiles import Gaps
 from tailrace.log.tail import _ROLLED_MAX
-from tailrace.testing import Crash, FaultyFileSystem, RecordingFileSystem, SimulatedDisk, at
+from tailrace.testing import (
+    Crash,
+    Fail,
+    FaultyFileSystem,
+    RecordingFileSystem,
+    SimulatedDisk,
+    at,
+    on,
+)
 from tests.crash.world import (
     FOLDER,
     calls_of,
@@ -30,11 +45,12 @@ from tests.crash.world import (
 )
 
 COUNT = 12  # batches of two records, two to a segment
+SEGMENT_BYTES = 300
 
 
 def fill(fs: FileSystem, *, flush_after: int | None = None, count: int = COUNT) -> Log:
     """A log that is not closed, with a flush after so many batches."""
-    log = open_log(fs, flush="async", segment_bytes=250)
+    log = open_log(fs, flush="async", segment_bytes=SEGMENT_BYTES)
     for number in range(count):
         log.append([b"%040d" % (2 * number), b"%040d" % (2 * number + 1)])
         if number + 1 == flush_after:
@@ -61,7 +77,7 @@ def test_a_flush_syncs_every_segment_and_the_names_before_the_watermark() -> Non
     fs = RecordingFileSystem(disk)
     log = fill(fs)
     paths = segments(disk)
-    assert len(paths) > 3
+    assert len(paths) == COUNT // 2
     assert not [e for e in fs.trace if e.op == "sync" and e.path in paths[1:]]
     start = len(fs.trace)
     log.flush()
@@ -77,16 +93,95 @@ def test_a_flush_syncs_every_segment_and_the_names_before_the_watermark() -> Non
 def test_a_second_flush_syncs_only_what_is_new() -> None:
     disk = SimulatedDisk()
     fs = RecordingFileSystem(disk)
-    log = fill(fs, flush_after=COUNT)
+    log = fill(fs, flush_after=COUNT - 1, count=COUNT - 1)
     start = len(fs.trace)
     log.append_one(b"new")
     log.flush()
     assert [e.path for e in fs.trace[start:] if e.op == "sync"] == [segments(disk)[-1]]
 
 
+class DuringRoll:
+    """A file system that does something while a roll is half done."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+        self.do: Callable[[], object] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        file = self._disk.open(path, write=write, create=create)
+        if create and path.endswith(".tix") and self.do is not None:
+            do, self.do = self.do, None
+            do()
+        return file
+
+
+def test_a_flush_that_ends_during_a_roll() -> None:
+    """It covers all that there is, and the new segment's name is still for the next one."""
+    for seed in range(20):
+        disk = SimulatedDisk(seed)
+        fs = DuringRoll(disk)
+        log = fill(fs, count=2)
+
+        def flush_elsewhere(log: Log = log) -> None:
+            thread = threading.Thread(target=log.flush)
+            thread.start()
+            thread.join()
+
+        fs.do = flush_elsewhere
+        log.append([b"%040d" % 4, b"%040d" % 5])
+        assert log.durable_offset == 4
+        log.flush()
+        disk.crash(seed)
+        with open_log(disk) as log:
+            assert offsets(log.read()) == list(range(6)), seed
+
+
+def test_no_handle_for_the_directory_is_no_failed_flush() -> None:
+    disk = SimulatedDisk()
+    fs = FaultyFileSystem(disk)
+    log = fill(fs)
+    fs.plan = on("sync_dir", Fail(errno.EMFILE))
+    with pytest.raises(OutcomeUnknown, match="try again"):
+        log.flush()
+    assert log.durable_offset == 0
+    fs.plan = None
+    log.flush()
+    assert log.durable_offset == 2 * COUNT
+    log.close()
+    with open_log(disk) as log:
+        assert offsets(log.read()) == list(range(2 * COUNT))
+
+
+def test_a_failed_sync_of_the_directory_is() -> None:
+    disk = SimulatedDisk()
+    fs = FaultyFileSystem(disk)
+    log = fill(fs, flush_after=5)
+    fs.plan = on("sync_dir", Fail(errno.EIO))
+    with pytest.raises(OutcomeUnknown, match="Reopen the log"):
+        log.flush()
+    fs.plan = None
+    with pytest.raises(NotWritten):
+        log.append_one(b"x")
+    log.close()
+    with open_log(disk) as log:
+        assert offsets(log.read(end=10)) == list(range(10))
+        assert log.append_one(b"new").offset >= 2 * COUNT
+
+
+def test_vacuum_lets_go_of_what_it_deletes() -> None:
+    disk = SimulatedDisk()
+    log = fill(disk)
+    log.truncate_before(2 * COUNT - 1)
+    log.vacuum()
+    assert [path for path in disk.open_files() if path.endswith(".seg")] == segments(disk)[-1:]
+
+
 def test_a_log_that_is_too_far_ahead_waits_for_the_disk() -> None:
     disk = SimulatedDisk()
-    log = fill(disk, count=12 * _ROLLED_MAX)
+    log = fill(disk, count=24 * _ROLLED_MAX)
     assert log.durable_offset > 0
     behind = [path for path in segments(disk) if path in disk.unsynced()]
     assert len(behind) <= _ROLLED_MAX + 1
@@ -99,7 +194,7 @@ def test_a_log_that_is_too_far_ahead_waits_for_the_disk() -> None:
 def test_a_stricter_handle_does_not_go_ahead() -> None:
     disk = SimulatedDisk()
     fill(disk, flush_after=COUNT).close()
-    with open_log(disk, flush="sync", segment_bytes=250) as log:
+    with open_log(disk, flush="sync", segment_bytes=SEGMENT_BYTES) as log:
         for number in range(10):
             log.append([bytes(80)])
             behind = [path for path in segments(disk) if path in disk.unsynced()]
@@ -128,6 +223,35 @@ def test_what_is_left_is_a_beginning(flush_after: int | None, strict_names: bool
     assert len(sizes) > 2  # many different cuts
 
 
+@pytest.mark.parametrize("mode", ["none", "async"])
+def test_seals_are_not_believed(mode: str) -> None:
+    """An `async` handle seals segments whose bytes a power cut may take."""
+    for seed in range(100):
+        disk = SimulatedDisk(seed)
+        open_log(disk, flush=mode, segment_bytes=SEGMENT_BYTES).close()
+        fill(disk)
+        disk.crash(seed)
+        with open_log(disk) as log:
+            gaps = Gaps(disk, FOLDER)
+            gaps.load()
+            for loss in losses(log):
+                assert loss.first_offset is not None
+                assert loss.next_offset is not None
+                assert gaps.uncovered(loss.first_offset, loss.next_offset) is None, seed
+
+
+def losses(log: Log) -> Iterator[Corrupt]:
+    """What cannot be read, as readers are told."""
+    start = 0
+    while start < log.end_offset:
+        records = log.read(start)
+        try:
+            start = max((n + 1 for n in offsets(records)), default=log.end_offset)
+        except Corrupt as error:
+            yield error
+            start = error.next_offset or log.end_offset
+
+
 def torn(flush_after: int | None = 5) -> SimulatedDisk:
     """After a power cut that took the end of a segment in the middle."""
     disk = SimulatedDisk()
@@ -149,6 +273,31 @@ def test_what_is_behind_a_tear_is_kept_aside() -> None:
     assert not set(before[-2:]) & set(segments(disk))
     kept = [disk.read(path) for path in disk.files() if "quarantine" in path]
     assert all(data in kept for data in dropped)
+
+
+def test_an_observer_sees_what_recovery_will_keep() -> None:
+    disk = torn()
+    with open_log(disk, read_only=True) as observer:
+        seen = offsets(observer.read())
+        assert observer.end_offset == len(seen)
+    with open_log(disk) as log:
+        assert offsets(log.read()) == seen
+
+
+def test_what_the_commands_say_of_it() -> None:
+    disk = torn()
+    going = [path.removeprefix(f"{FOLDER}/") for path in segments(disk)[-2:]]
+    report = verify(disk, FOLDER)
+    said = {finding.path: finding.message for finding in report.findings}
+    assert all("the log ends before it" in said[name] for name in going)
+    assert len(report.findings) == len(said)
+    actions = recover(disk, FOLDER).actions
+    assert [action.path for action in actions if "ends before it" in action.message] == going[::-1]
+    done = recover(disk, FOLDER, apply=True)
+    kept = [path.removeprefix(f"{FOLDER}/") for path in disk.files() if "quarantine" in path]
+    assert sorted(done.quarantined) == kept
+    assert len(kept) == 3
+    assert verify(disk, FOLDER).ok
 
 
 def test_a_segment_whose_name_is_gone_ends_the_log() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace import Corrupt, Log, Record
+from tailrace.kernel import encode
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Call, FaultyFileSystem
 from tests.log.conftest import OpenLog
@@ -211,3 +212,32 @@ def test_times_of_many_segments(open_log: OpenLog, path: Path) -> None:
         for timestamp in rng.sample(range(T0 - 1, T0 + 502), 5):
             assert log.offset_at(timestamp) == expected(stamps, timestamp, log.start_offset)
     assert len(bases(path)) > 5
+
+
+def test_a_batch_that_was_taken_back(path: Path) -> None:
+    """An observer may see what an interrupted append has written, and another takes its place."""
+    with Log(path, flush="async", upkeep=False) as log:
+        log.append([at(T0)])
+        end = segment(path, 0).stat().st_size
+        phantom, other = (bytes(encode([text * 20_000], T0 + 5).place(1)) for text in (b"p", b"o"))
+        with segment(path, 0).open("r+b") as file:
+            file.seek(end)
+            file.write(phantom)
+        with Log(path, read_only=True) as observer:
+            assert observer.offset_at(T0 + 5) == 1
+            assert next(observer.read(1)).value == b"p" * 20_000
+            with segment(path, 0).open("r+b") as file:
+                file.seek(end)
+                file.write(other)
+            assert next(observer.read(1)).value == b"o" * 20_000
+
+
+def test_a_lookup_reads_no_more_segments_than_it_needs(path: Path) -> None:
+    with Log(path, segment_bytes=1, flush="none") as log:  # which has no seals
+        for n in range(30):
+            log.append([at(T0 + n)])
+    fs = FaultyFileSystem(OsFileSystem())
+    with Log(path, read_only=True, fs=fs) as log:
+        assert log.offset_at(T0 + 2) == 2
+        opened = {call.path for call in fs.calls if call.op == "open" and call.path.endswith("seg")}
+        assert len(opened) <= 4  # with the last one, to see where the log ends

@@ -275,6 +275,22 @@ def test_a_segment_that_is_in_the_way(open_log: OpenLog, path: Path) -> None:
     assert offsets(log.read()) == [0, 1]
 
 
+def test_an_empty_segment_in_the_middle(open_log: OpenLog, path: Path) -> None:
+    """A roll that failed may leave one; whoever reads passes over it."""
+    log = open_log(segment_bytes=400)
+    for number in range(9):
+        log.append([b"%080d" % number]).wait()
+    for empty in (1, 5, 8):
+        assert empty not in bases(path)
+        segment(path, empty).touch()
+    with Log(path, read_only=True) as reader:
+        for start in range(9):
+            assert offsets(reader.read(start)) == list(range(start, 9))
+    log.close()
+    with open_log() as log:
+        assert offsets(log.read()) == list(range(9))
+
+
 def test_an_empty_segment_that_is_in_the_way(open_log: OpenLog, path: Path) -> None:
     log = open_log(segment_bytes=150)
     log.append([bytes(80)]).wait()

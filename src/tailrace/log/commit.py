@@ -19,6 +19,7 @@ only reopening it, which goes back to the last good flush, makes it usable.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import queue
 import threading
@@ -43,6 +44,9 @@ logger = logging.getLogger("tailrace")
 # much, and is not the end.
 _PATIENCE_S = 1.0
 
+# To sync a directory it has to be opened. If that fails, nothing was tried, and nothing is lost.
+_NOT_TRIED = (errno.EMFILE, errno.ENFILE)
+
 
 class Rolled(NamedTuple):
     """A segment before the active one that may not be durable yet."""
@@ -52,10 +56,12 @@ class Rolled(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The segments before the active one."""
+    """The segments before the active one. `rolled` are the last of them, with those that are not
+    durable; `named` says that the name of the active one is."""
 
     extents: tuple[Extent, ...]
     rolled: tuple[Rolled, ...]
+    named: bool
 
 
 # How far a log is written: file, base, size and next offset of the active segment, and its past. A
@@ -184,8 +190,8 @@ class Committer:
     def _pass_turn_on(self) -> None:
         """Give the turn, if we have it, to the next thread.
 
-        Wherever an interrupt hits this, nobody is stuck: a waiter looks by itself after a while,
-        and finds that nobody has the turn, or that it has.
+        If an interrupt hits this, a waiter looks by itself after a while, and finds that nobody has
+        the turn, or that it has.
         """
         if self._holder != threading.get_ident():
             return
@@ -245,20 +251,23 @@ class Committer:
     def _flush(self) -> None:
         """Do one flush, with the turn."""
         file, segment, position, end_offset, past = self._written()
-        is_behind = False
+        is_first = not past.named and segment != self.watermark.segment  # in this segment
         try:
             for rolled in past.rolled:
                 if rolled.end_offset > self.durable:
-                    is_behind = True
                     rolled.file.sync()
-            if is_behind:  # then the names of the segments after it may be new
+            if is_first:
                 self._fs.sync_dir(self._folder)
             file.sync()
         except OSError as error:
+            if error.errno in _NOT_TRIED:
+                raise OutcomeUnknown(f"cannot flush {self._folder}: {error}; try again") from error
             self.failure = error  # at once: an interrupt must not make us forget it
             self.poison(error)
         else:
-            self.advance(segment, position, end_offset, is_behind)
+            # A watermark that a power cut takes back must not make what is durable look like what
+            # is being written, over whole segments.
+            self.advance(segment, position, end_offset, is_first)
         if self._waiters:
             with self._lock:  # those who are covered go first
                 self._waiters.sort(key=attrgetter("end_offset"))
@@ -314,7 +323,7 @@ class Committer:
         """We are in a forked child: nothing here can become durable."""
         self._lock, self._mark_lock = threading.Lock(), threading.Lock()
         self._flusher = None
-        self._waiters, self._tasks, self._holder = [], [], 0
+        self._waiters, self._tasks, self._retired, self._holder = [], [], [], 0
         self.failure = OSError("the log was opened before a fork")
 
     def close(self) -> None:
@@ -369,8 +378,8 @@ class _TaskFlusher:
         """Ask for a flush, later in this turn of the running loop: one serves every task of the
         turn."""
         if loop not in self._asked:
-            self._asked.add(loop)
             loop.call_soon(self._put_request, loop)
+            self._asked.add(loop)
 
     def _put_request(self, loop: asyncio.AbstractEventLoop) -> None:
         self._asked.discard(loop)

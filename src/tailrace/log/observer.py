@@ -14,7 +14,7 @@ from tailrace.kernel.layout import MAX_OFFSET
 from tailrace.log.fs import FileSystem
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.reader import Reader, View
-from tailrace.log.recovery import durable_size
+from tailrace.log.recovery import count_unbroken, durable_size
 from tailrace.log.scan import Facts, scan
 from tailrace.log.segments import Catalog, Extent, list_segments, segment_path
 from tailrace.log.sidefiles import (
@@ -46,6 +46,7 @@ class Observer:
         self._bases: tuple[int, ...] = ()
         self._lock = threading.Lock()
         self._tail: Facts | None = None
+        self._unbroken: tuple[object, int] = (None, 0)
 
     def view(self) -> View:
         while True:
@@ -70,7 +71,8 @@ class Observer:
         bound = self._bound(mark)
         if bound is None:
             return self._whole_batches(extents, start, mark)
-        visible = [extent for extent in extents if extent.base < bound.segment]
+        # An empty one is left over from a roll that failed; the records went on before it.
+        visible = [extent for extent in extents if extent.size and extent.base < bound.segment]
         if any(extent.base == bound.segment for extent in extents):
             visible.append(Extent(bound.segment, bound.position))
         return View(tuple(visible), start, max(bound.durable, start))
@@ -87,6 +89,8 @@ class Observer:
     def _whole_batches(
         self, extents: tuple[Extent, ...], start: int, mark: Watermark | None
     ) -> View:
+        if mark is not None and self._is_cut_off(mark):
+            extents = extents[: self._count_unbroken(extents, mark, start)]
         end = extents[-1].base if extents else start
         with_records = [extent for extent in extents if extent.size]
         if with_records:
@@ -99,9 +103,22 @@ class Observer:
             end = max(end, mark.durable)  # if that much is not there, readers are to be told
         return View(tuple(with_records), start, max(start, end))
 
+    def _is_cut_off(self, mark: Watermark) -> bool:
+        """Has a power cut hit an `async` log that no writer has opened since?"""
+        return self.flush_mode is FlushMode.ASYNC and mark.boot_id != self._fs.boot_id()
+
+    def _count_unbroken(self, extents: tuple[Extent, ...], mark: Watermark, start: int) -> int:
+        """What recovery will keep; looked up once, as it reads all that is behind the watermark."""
+        known, count = self._unbroken
+        if known != (extents, mark, start):
+            count = count_unbroken(self.catalog, self.gaps, extents, mark, start)
+            self._unbroken = ((extents, mark, start), count)
+        return count
+
     def _tail_facts(self, extent: Extent, mark: Watermark | None) -> Facts:
         """The last segment, as far as recovery would keep it."""
-        if self.catalog.seals.get(*extent) is not None:
+        is_cut_off = mark is not None and self._is_cut_off(mark)
+        if not is_cut_off and self.catalog.seals.get(*extent) is not None:
             return self.catalog.facts(extent)
         facts = self._tail
         if facts is None or facts.base != extent.base or facts.size > extent.size:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from itertools import accumulate
 from typing import NamedTuple
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
-from tailrace.kernel import BatchInfo, find_record_at_time
+from tailrace.kernel import HEADER_SIZE, BatchInfo, find_record_at_time
 from tailrace.log.fs import File
 from tailrace.log.scan import Chunks, Damage, Region, find_next_batch, header_at
 from tailrace.log.segments import Catalog, Extent, segment_path
@@ -60,7 +59,10 @@ class Reader:
         """Regions that hold every record with `first <= offset < last`, and some around them."""
         last = min(last, view.end)
         extents = view.extents
-        for i in range(max(bisect_right(extents, first, key=_base) - 1, 0), len(extents)):
+        start = max(bisect_right(extents, first, key=_base) - 1, 0)
+        while start and not extents[start].size:
+            start -= 1
+        for i in range(start, len(extents)):
             extent = extents[i]
             if extent.base >= last or first >= last:
                 break
@@ -110,7 +112,7 @@ class Reader:
             if first > extent.base:
                 expected, position = self._catalog.facts(extent).offsets.lookup(first)
             with self._catalog.files.use(path) as file:
-                kept = self._kept(extent, position, expected)
+                kept = self._kept(file, extent, position, expected)
                 if kept is not None:
                     expected, position = kept.next_offset, position + len(kept.data)
                     if expected > first:
@@ -151,16 +153,18 @@ class Reader:
                 high=view.end,
             ) from None
 
-    def _kept(self, extent: Extent, position: int, base_offset: int) -> Region | None:
-        """What was found last, if it is the batches at `position`: an offset is given once, so
-        the same offset is the same batch."""
+    def _kept(self, file: File, extent: Extent, position: int, base_offset: int) -> Region | None:
+        """What was found last, if it is the batches at `position`. The header tells, by its
+        checksum: who reads another process's log may have seen a batch that was taken back."""
         if self._found is None:
             return None
         base, region = self._found
-        if base != extent.base or position + len(region.data) > extent.size:
+        if (base, region.position, region.base_offset) != (extent.base, position, base_offset):
             return None
-        is_it = region.position == position and region.base_offset == base_offset
-        return region if is_it else None
+        if position + len(region.data) > extent.size:
+            return None
+        is_same = file.pread(HEADER_SIZE, position) == region.data[:HEADER_SIZE]
+        return region if is_same else None
 
     def _refuse(self, path: str, damage: Damage, first: int, last: int) -> None:
         """Raise, unless the missing range was not asked for, or was acknowledged."""
@@ -183,7 +187,7 @@ class Reader:
 
     def offset_at(self, view: View, timestamp: int) -> int:
         """The first readable offset whose record is not older than `timestamp`, else the end."""
-        for i in range(bisect_left(self._peaks(view), timestamp), len(view.extents)):
+        for i in range(self._first_candidate(view, timestamp), len(view.extents)):
             extent = view.extents[i]
             following = view.extents[i + 1].base if i + 1 < len(view.extents) else view.end
             if not extent.size or following <= view.start:
@@ -195,18 +199,24 @@ class Reader:
                 return offset
         return view.end
 
-    def _peaks(self, view: View) -> list[int]:
-        """The greatest timestamp up to and with each segment but the last. It rises, whatever the
-        clocks did, so that it can be searched."""
+    def _first_candidate(self, view: View, timestamp: int) -> int:
+        """The first segment, if any but the last, that has a record which is not older.
+
+        The greatest timestamp so far rises from segment to segment, whatever the clocks did, so
+        that it can be searched; it is known as far as somebody has asked.
+        """
         sealed = view.extents[:-1]
         known, peaks = self._known_peaks
         if sealed[: len(known)] != known:  # the first ones were deleted
-            peaks = []
-        if len(peaks) < len(sealed):
-            added = map(self._catalog.max_timestamp, sealed[len(peaks) :])
-            peaks = [*peaks[:-1], *accumulate((*peaks[-1:], *added), max)]
-            self._known_peaks = (sealed, peaks)
-        return peaks
+            known, peaks = (), []
+        if not peaks or peaks[-1] < timestamp:
+            peaks = list(peaks)
+            for extent in sealed[len(peaks) :]:
+                peaks.append(max([self._catalog.max_timestamp(extent), *peaks[-1:]]))
+                if peaks[-1] >= timestamp:
+                    break
+            self._known_peaks = (sealed[: len(peaks)], peaks)
+        return bisect_left(peaks, timestamp)
 
     def _first_in_segment(self, view: View, extent: Extent, timestamp: int) -> int | None:
         facts = self._catalog.facts(extent)
@@ -230,8 +240,8 @@ class Reader:
                 data = region.data
                 record = find_record_at_time(data, 0, len(data), timestamp, view.start)
                 if record is not None:
-                    if len(data) <= _LARGEST_KEPT:
-                        self._found = (extent.base, region)
+                    if header is not None and header.size == len(data) <= _LARGEST_KEPT:
+                        self._found = (extent.base, region)  # one batch, that took long to read
                     return min(record[0], view.end)
                 position += len(data)
                 header = header_at(file, position, extent.size)

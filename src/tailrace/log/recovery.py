@@ -5,8 +5,9 @@ segment of the watermark on, and draws one line:
 
   at or behind the watermark   what is not whole was being written: it is cut off, the bytes are
                                kept in quarantine, and nobody misses anything that was promised;
-  below the watermark, or in   was durable, so this is damage: the bytes stay, the missing range is
-  a segment that was sealed    recorded as lost, what follows stays readable.
+  below the watermark, or in   was durable, or lost by a log that does not care; so this is damage:
+  a segment that was sealed    the bytes stay, the missing range is recorded as lost, what follows
+                               stays readable.
 
 An `async` log goes on in a new segment before the last one is durable. After a power cut all that
 is behind its watermark, over however many segments, counts as being written: it ends at the first
@@ -24,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -38,6 +40,7 @@ from tailrace.log.segments import (
     Catalog,
     Extent,
     list_segments,
+    remove_segment,
     segment_path,
     segment_paths,
 )
@@ -54,15 +57,17 @@ from tailrace.log.sidefiles import (
     side_path,
 )
 
-__all__ = ["Cut", "Diagnosis", "diagnose", "treat"]
+__all__ = ["Cut", "Diagnosis", "count_unbroken", "diagnose", "durable_size", "treat"]
 
 
 class Cut(NamedTuple):
-    """A segment that keeps its first `keep` of `size` bytes."""
+    """A segment that keeps its first `keep` of `size` bytes; or goes as a whole, because the log
+    ends before it."""
 
     base: int
     keep: int
     size: int
+    whole: bool = False
 
 
 @dataclass
@@ -83,6 +88,8 @@ class Diagnosis:
     cuts: list[Cut] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)  # to be recorded
     leftovers: list[str] = field(default_factory=list)  # files to be removed
+    kept_aside: list[str] = field(default_factory=list)  # by the treatment, in the quarantine
+    stale_seals: list[int] = field(default_factory=list)  # bases
 
 
 def diagnose(fs: FileSystem, catalog: Catalog, gaps: Gaps, flush: FlushMode) -> Diagnosis:
@@ -112,6 +119,29 @@ def diagnose(fs: FileSystem, catalog: Catalog, gaps: Gaps, flush: FlushMode) -> 
         return found
     _Examination(fs, catalog, gaps, flush, found).run()
     return found
+
+
+def count_unbroken(
+    catalog: Catalog, gaps: Gaps, extents: Sequence[Extent], mark: Watermark, start_offset: int
+) -> int:
+    """How many segments of an `async` log are left after a power cut: those up to the first batch
+    behind the watermark that is missing, which may be in the last of them."""
+    end = max(mark.durable, start_offset)
+    for i, extent in enumerate(extents):
+        # A segment goes on where the records before it end, or where a gap does that was stepped
+        # over. If it starts inside one, a recovery had meant to drop it.
+        goes_on = gaps.uncovered(end, extent.base) is None and not gaps.is_skipped(extent.base)
+        if extent.base > mark.segment and not goes_on:
+            return i
+        durable = durable_size(extent, mark)
+        if durable < extent.size:
+            facts = catalog.new_facts(extent.base)
+            with catalog.files.use(segment_path(catalog.folder, extent.base)) as file:
+                status = scan(file, facts, extent.size, durable_size=durable, contiguous=True)
+            if status != COMPLETE:
+                return i + 1
+            end = max(end, facts.next_offset)
+    return len(extents)
 
 
 def durable_size(extent: Extent, mark: Watermark | Poison | None) -> int:
@@ -244,41 +274,27 @@ class _Examination:
     def _drop_behind_tear(self, extents: list[Extent]) -> None:
         """After a power cut an `async` log ends at the first batch behind its watermark that is
         missing: drop the segments after that."""
-        mark = self._found.watermark
-        if self._flush is not FlushMode.ASYNC or mark is None or mark is not self._mark:
+        found = self._found
+        is_poisoned = found.poison is not None  # then it ends at its last good flush anyway
+        if self._flush is not FlushMode.ASYNC or found.watermark is None or is_poisoned:
             return
-        if mark.boot_id == self._fs.boot_id():  # the page cache has it all
+        if found.watermark.boot_id == self._fs.boot_id():  # the page cache has it all
             return
-        end = max(mark.durable, self._found.start_offset)
-        for i, extent in enumerate(extents):
-            if extent.base > mark.segment and not self._follows(extent.base, end):
-                self._drop(extents, i)
-                return
-            durable = durable_size(extent, mark)
-            if durable < extent.size:
-                facts = self._catalog.new_facts(extent.base)
-                with self._catalog.files.use(self._path(extent)) as file:
-                    status = scan(file, facts, extent.size, durable_size=durable, contiguous=True)
-                if status != COMPLETE:
-                    self._drop(extents, i + 1)
-                    return
-                end = max(end, facts.next_offset)
-
-    def _follows(self, base: int, end: int) -> bool:
-        """Does a segment go on where the records before it end, or where a gap does that was
-        stepped over? If it starts inside one, a recovery had meant to drop it."""
-        is_next = self._recorded.uncovered(end, base) is None
-        return is_next and not self._recorded.is_skipped(base)
-
-    def _drop(self, extents: list[Extent], first: int) -> None:
-        for extent in reversed(extents[first:]):
+        kept = count_unbroken(
+            self._catalog, self._recorded, extents, found.watermark, found.start_offset
+        )
+        for extent in reversed(extents[kept:]):
             self._torn_off = max(self._torn_off, self._end_of(extent))
-            self._found.cuts.append(Cut(extent.base, 0, extent.size))
-            self._found.leftovers += segment_paths(self._found.folder, extent.base)
-        del extents[first:]
+            found.cuts.append(Cut(extent.base, 0, extent.size, whole=True))
+        del extents[kept:]
 
     def _examine_sealed(self, extent: Extent, following: int) -> None:
-        facts = self._catalog.facts(extent)
+        # By its bytes: a seal may be of some that never came to the disk.
+        facts = self._catalog.new_facts(extent.base)
+        with self._catalog.files.use(self._path(extent)) as file:
+            scan(file, facts, extent.size)
+        if facts.damages or facts.size < extent.size or facts.next_offset < following:
+            self._found.stale_seals.append(extent.base)
         for damage in facts.damages:
             self._lose(damage.first_offset, damage.next_offset, _describe(damage))
         if facts.size < extent.size:
@@ -376,8 +392,13 @@ def _describe(damage: Damage) -> str:
 def treat(fs: FileSystem, catalog: Catalog, gaps: Gaps, found: Diagnosis) -> None:
     """Do what the diagnosis asks for, but for the new active segment (which `Tail` makes)."""
     gaps.add(*found.gaps)  # first: a cut may take away what tells of them
+    for base in found.stale_seals:
+        catalog.seals.void(base)
+        catalog.forget(base)
     for cut in found.cuts:
-        _cut(fs, catalog, cut)
+        kept = _cut(fs, catalog, cut)
+        if kept is not None:
+            found.kept_aside.append(kept)
     for path in found.leftovers:
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(path)
@@ -385,17 +406,21 @@ def treat(fs: FileSystem, catalog: Catalog, gaps: Gaps, found: Diagnosis) -> Non
         fs.sync_dir(found.folder)
 
 
-def _cut(fs: FileSystem, catalog: Catalog, cut: Cut) -> None:
+def _cut(fs: FileSystem, catalog: Catalog, cut: Cut) -> str | None:
+    """Returns where the bytes are now."""
     path = segment_path(catalog.folder, cut.base)
     catalog.seals.void(cut.base)
     catalog.forget(cut.base)
     file = fs.open(path, write=True)
     try:
-        keep_aside(fs, catalog.folder, path, cut.keep, cut.size)
+        kept = keep_aside(fs, catalog.folder, path, cut.keep, cut.size)
         file.truncate(cut.keep)
         file.sync()
     finally:
         file.close()
+    if cut.whole:
+        remove_segment(fs, catalog.folder, cut.base)
+    return kept
 
 
 def keep_aside(fs: FileSystem, folder: str, path: str, start: int, stop: int) -> str | None:

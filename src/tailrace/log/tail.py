@@ -76,7 +76,7 @@ class Tail:
         self._index_due: int  # the size of the segment with which the next index entry comes
         self._closed: str | None = None
         self._unsettled = False
-        self._start(self._open_files(facts.base), facts, Past(sealed, ()))
+        self._start(self._open_files(facts.base), facts, Past(sealed, (), named=True))
 
     # --- what others see --------------------------------------------------------------------
 
@@ -104,8 +104,9 @@ class Tail:
     def drop(self, count: int) -> None:
         """Forget the first segments, whose files are about to go."""
         file, base, size, next_offset, past = self.state
-        past = past._replace(extents=past.extents[count:])
-        self.state = (file, base, size, next_offset, past)
+        behind = tuple(segment for segment in past.rolled if not self._is_done_with(segment))
+        self.state = (file, base, size, next_offset, Past(past.extents[count:], behind, past.named))
+        self._retire(past.rolled, behind)
 
     # --- append -----------------------------------------------------------------------------
 
@@ -264,12 +265,11 @@ class Tail:
         old, old_files = self._update_facts(), self._index_files
         rolled = (*past.rolled, Rolled(end_offset, file))
         behind = tuple(segment for segment in rolled if not self._is_done_with(segment))
-        self._create(old, Past((*past.extents, Extent(old.base, old.size)), behind))
+        named = self._flush is not FlushMode.ASYNC
+        self._create(old, Past((*past.extents, Extent(old.base, old.size)), behind, named))
         for index in old_files:
             index.close()
-        for segment in rolled:
-            if segment not in behind:
-                self.committer.retire(segment.file)
+        self._retire(rolled, behind)
         self._catalog.seal(old)
         if self.hurry is not None and len(behind) >= _ROLLED_MANY:
             self.hurry()
@@ -277,6 +277,11 @@ class Tail:
     def _is_done_with(self, segment: Rolled) -> bool:
         """Has nobody to sync it any more?"""
         return self._flush is FlushMode.NONE or segment.end_offset <= self.committer.durable
+
+    def _retire(self, rolled: tuple[Rolled, ...], behind: tuple[Rolled, ...]) -> None:
+        for segment in rolled:
+            if segment not in behind:
+                self.committer.retire(segment.file)
 
     def _create(self, old: Facts, past: Past) -> None:
         base = old.next_offset
@@ -289,13 +294,13 @@ class Tail:
                     raise FileExistsError(f"{path} exists and is not empty")
                 write_all(files[1], facts.offsets.to_bytes(), 0)
                 write_all(files[2], facts.times.to_bytes(), 0)
-                if not past.rolled:  # the flush of those does it
+                if past.named:
                     self._catalog.fs.sync_dir(self._catalog.folder)
-            except OSError:
+            except BaseException:
                 for file in files:
                     file.close()
                 raise
-        except OSError:
+        except BaseException:
             # The old segment may still take appends, and then this name would be in the middle of
             # its offsets.
             self._discard_empty(base)
@@ -337,8 +342,9 @@ class Tail:
 
     def _undo_roll(self) -> None:
         """A roll was interrupted half way: go on where it started, and roll again if need be."""
-        file, base, size, _next_offset, past = self.state
+        file, base, size, next_offset, past = self.state
         self._catalog.live = None
+        self._discard_empty(next_offset)
         _new_segment, *indexes = self._open_files(base)
         _new_segment.close()
         self._start([file, *indexes], self._catalog.facts(Extent(base, size)), past)

@@ -308,7 +308,7 @@ class Writer:
             except BaseException:
                 self._producers = None  # interrupted between the two: the log knows
                 raise
-            if self.tail.base != base:  # rolled: bounds what a crash makes us read again
+            if self.tail.base != base:  # rolled: bounds what the next one has to read
                 self._store_producers()
             return found
 

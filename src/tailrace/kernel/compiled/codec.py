@@ -243,8 +243,8 @@ def encode_placed(value, key, headers, timestamp, base_offset, now_ms):
     key = point(key, cython.address(key_span), "key", -1)
     value = point(value, cython.address(value_span), "value", -1)
     size: cython.Py_ssize_t = record_size(subtract(stamp, now), key_span, value_span)
-    if size > _MAX_SECTION:
-        raise too_large(size, _MAX_SECTION)
+    if size > _RELEASE_GIL_ABOVE:
+        return encode_one(value, key, None, timestamp, now_ms).place(base_offset)
     data: bytes = PyBytes_FromStringAndSize(cython.NULL, HEAD + size)
     head: Target = cython.cast(Target, PyBytes_AS_STRING(data))
     flags: cython.int = _HAS_TIMESTAMP if key_span.size < 0 else _HAS_TIMESTAMP | _HAS_KEYS

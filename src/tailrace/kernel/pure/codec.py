@@ -182,8 +182,17 @@ def _up_to_damage(view: memoryview, info: BatchInfo, first: int) -> Iterator[Rec
     try:
         yield from decode(view, info.position, end, first)
     except Malformed:
-        for offset in range(max(first, info.base_offset), info.next_offset):
-            yield from decode(view, info.position, end, offset, offset + 1)
+        records: list[Record] = []
+        good, bad = info.base_offset, info.next_offset  # can be decoded up to there, cannot
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            try:
+                records = decode(view, info.position, end, first, middle)
+                good = middle
+            except Malformed:
+                bad = middle
+        yield from records
+        raise
 
 
 def first_headers(buf: Buffer, start: int, stop: int) -> list[tuple[int, int, int, Headers | None]]:

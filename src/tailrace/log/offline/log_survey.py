@@ -96,7 +96,12 @@ def survey_log(
     try:
         found = _diagnosed(fs, catalog, listing)
         leftovers = set(found.diagnosis.leftovers)
-        extents = [e for e in listing.extents if segment_path(folder, e.base) not in leftovers]
+        going = {cut.base for cut in found.diagnosis.cuts if cut.whole}
+        extents = [
+            extent
+            for extent in listing.extents
+            if extent.base not in going and segment_path(folder, extent.base) not in leftovers
+        ]
         _survey_segments(fs, catalog, found, extents, progress)
     finally:
         catalog.close()

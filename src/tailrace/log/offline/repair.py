@@ -96,7 +96,8 @@ def recover(
         if not report.actions:
             return report
         _declare_durable(fs, survey)
-    _reopen(fs, folder, options, {segment.base for segment in survey.segments if not segment.whole})
+    damaged = {segment.base for segment in survey.segments if not segment.whole}
+    report.quarantined += _reopen(fs, folder, options, damaged)
     with _locked(fs, folder):
         survey = _examine(fs, folder, options, progress)
         _Operation(fs, folder, options, survey, report).run()
@@ -148,6 +149,8 @@ def _tail_actions(survey: LogSurvey) -> Iterator[Action]:
     for cut in survey.cuts:
         end = counted(cut.size - cut.keep, "byte")
         message = f"cut off its end ({end}) and keep that in the quarantine"
+        if cut.whole:
+            message = f"move it ({end}) to the quarantine: the log ends before it"
         yield Action("cut", _name(cut.base), message)
     for path in survey.diagnosis.leftovers:
         yield Action("remove", os.path.relpath(path, survey.folder), "remove what is left over")
@@ -231,9 +234,9 @@ def _declare_durable(fs: FileSystem, survey: LogSurvey) -> None:
         watermark_file.close()
 
 
-def _reopen(fs: FileSystem, folder: str, options: LogOptions, damaged: set[int]) -> None:
+def _reopen(fs: FileSystem, folder: str, options: LogOptions, damaged: set[int]) -> list[str]:
     """Open the log for writing, which does all that opening does, and close it, which leaves it
-    clean. No damaged segment is then the one that grows."""
+    clean. No damaged segment is then the one that grows. Returns what went to the quarantine."""
     writer = Writer(fs, folder, options, upkeep=False)
     try:
         if writer.tail.base in damaged and writer.tail.size:
@@ -242,6 +245,7 @@ def _reopen(fs: FileSystem, folder: str, options: LogOptions, damaged: set[int])
         writer.abandon()
         raise
     writer.close()
+    return [os.path.relpath(path, folder) for path in writer.diagnosis.kept_aside]
 
 
 class _Operation:

@@ -161,6 +161,10 @@ def _file_name(base: int, extension: str = "seg") -> str:
 
 def _torn(survey: LogSurvey, held: bool) -> Iterator[Finding]:
     for cut in survey.cuts:
+        if cut.whole:
+            message = "the log ends before it: the next open moves it to the quarantine"
+            yield _note(_file_name(cut.base), message)
+            continue
         end = f"its end ({counted(cut.size - cut.keep, 'byte')})"
         if survey.diagnosis.poison:
             message = f"{end} will be cut off by the next open: a flush failed"
