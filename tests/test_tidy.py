@@ -18,6 +18,8 @@ from tests.project import ROOT, project_files, relative
 
 COLUMNS = 100
 MODULE_LINES = 600
+FILE_BYTES = 100_000
+LEFT_BEHIND = {".seg", ".idx", ".tix", ".cut", ".orig", ".rej", ".json", ".log"}
 TEXT = {".py", ".pyi", ".pxd", ".h", ".md", ".toml", ".sh", ".in", ".yaml", ".yml", ".cfg", ""}
 NOT_OURS = {"LICENSE"}
 
@@ -133,6 +135,13 @@ def folders_that_are_no_package() -> Iterator[Finding]:
             yield f"{relative(folder)} has no __init__.py"
 
 
+def data_files() -> Iterator[Finding]:
+    """Nothing that a run left behind: data, backups, anything large."""
+    for path in project_files():
+        if path.suffix in LEFT_BEHIND or path.stat().st_size > FILE_BYTES:
+            yield f"{relative(path)} does not belong here"
+
+
 def headings() -> Iterator[Finding]:
     """A markdown file has one title, and begins with it."""
     for path in markdown_files():
@@ -163,6 +172,7 @@ RULES: list[Callable[[], Iterator[Finding]]] = [
     long_modules,
     missing_docstrings,
     folders_that_are_no_package,
+    data_files,
     headings,
     scripts,
 ]

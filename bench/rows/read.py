@@ -58,7 +58,7 @@ def _read_limits(log: Log, count: int) -> list[Contestant]:
     whole = partial(read_files, piece=largest)
     return [
         Contestant("read() of the files", Role.LIMIT, partial(timed, whole, files)),
-        Contestant("read() into 1 MiB, reused", Role.LIMIT, partial(timed, read_files, files)),
+        Contestant("read() in pieces of 1 MiB", Role.LIMIT, partial(timed, read_files, files)),
         Contestant("memcpy", Role.LIMIT, partial(timed, memory_copy, total)),
     ]
 

@@ -45,8 +45,8 @@ class Sizes:
 
 FULL = Sizes(
     rounds=5,
-    batches=2_000,  # half a gigabyte, eight segments
-    singles=200_000,
+    batches=8_000,  # two gigabytes in 32 segments: more than a log may be ahead of its disk
+    singles=500_000,  # three segments
     timed_singles=100_000,
     sync_singles=2_000,
     sync_batches=150,

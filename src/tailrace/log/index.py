@@ -4,7 +4,7 @@ Both are hints: they say where to start looking, and a reader checks what it fin
 no checksum because they can always be made again from the segment (`scan.py`), and are, whenever
 they are missing, short, stale or wrong; the seal of a closed segment (`sidefiles.py`) tells.
 
-An index lives in memory as arrays and mirrors itself into its file entry by entry. One writer at a
+An index lives in memory as arrays and is mirrored into its file a block at a time. One writer at a
 time; readers may look up while the writer adds, since arrays only grow.
 """
 

@@ -63,8 +63,9 @@ class Log:
 
     `flush` is the log's promise, fixed when it is created: with `"sync"` a receipt is done when its
     records are on the disk, and readers see nothing before; with `"async"` it is done at once and
-    the disk has it within `flush_interval`; with `"none"` nothing is ever synced. A handle may ask
-    for more than the log promises, not for less.
+    goes to the disk every `flush_interval`; with `"none"` nothing is ever synced. A handle may ask
+    for more than the log promises, not for less. `upkeep=False` has no thread that flushes and
+    deletes: call `flush` and `vacuum` then.
     """
 
     def __init__(

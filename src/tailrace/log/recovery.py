@@ -325,8 +325,8 @@ class _Examination:
         return facts
 
     def _durable_size(self, extent: Extent) -> int:
-        """How much of the last segment with records was durable. All of it if it was sealed; and
-        of a log that is not ours, so that whole batches behind damage are kept."""
+        """How much of the last segment with records was durable. All of it if another one was
+        begun; and of a log that is not ours, so that whole batches behind damage are kept."""
         if self._found.empty is not None or not self._found.ours:
             return extent.size
         return durable_size(extent, self._mark)

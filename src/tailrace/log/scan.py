@@ -43,7 +43,7 @@ class Region(NamedTuple):
 
 
 class Chunks:
-    """Regions of a file from `position` to `stop`, read with one buffer.
+    """Regions of a file from `position` to `stop`, the first of about `read_size`, then larger.
 
     `next()` gives `None` at the stop, or where no whole batch begins; `position` then says where,
     and `status` whether the bytes there are `PARTIAL` (the file ends too early) or `BAD`.
