@@ -360,3 +360,18 @@ def test_nobody_can_pretend_to_be_a_producer(log: Log, name: str) -> None:
             append()
     assert log.end_offset == 0
     log.append_one(b"x", headers={"_topic": b"t"}).wait()
+
+
+def test_an_async_log_stores_its_producers_with_a_flush() -> None:
+    """Not with a roll, which would make the append wait for the disk."""
+    disk = SimulatedDisk()
+    log = Log("log", fs=disk, flush="async", upkeep=False, segment_bytes=200)
+    for sequence in range(10):
+        log.append([bytes(80)], producer="p", sequence=sequence)
+    snapshot = "log/.tailrace/producers"
+    assert snapshot not in disk.files()
+    log.flush()
+    assert snapshot in disk.files()
+    disk.crash(0)
+    with Log("log", fs=disk, upkeep=False) as log:
+        assert log.append([b"again"], producer="p", sequence=9).offset == 9

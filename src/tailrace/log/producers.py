@@ -96,15 +96,18 @@ class Producers:
 
     # --- snapshot ---------------------------------------------------------------------------
 
-    def store(self, fs: FileSystem, folder: str, durable: int) -> None:
-        """Write the snapshot of what is below `durable`; the rest may not survive."""
+    def snapshot(self, durable: int) -> dict[str, Any]:
+        """What is below `durable`, to be stored; the rest may not survive."""
         producers: dict[str, Any] = {}
         for name, known in self._producers.items():
             appended = [[s, *a] for s, a in known.appended.items() if sum(a) <= durable]
             if appended:
                 producers[name] = {"last_ms": known.last_ms, "appended": appended}
-        document = {"next_offset": durable, "producers": producers}
-        store_checked_json(fs, side_path(folder, "producers"), document)
+        return {"next_offset": durable, "producers": producers}
+
+    @staticmethod
+    def store(fs: FileSystem, folder: str, snapshot: dict[str, Any]) -> None:
+        store_checked_json(fs, side_path(folder, "producers"), snapshot)
 
     @classmethod
     def load(cls, fs: FileSystem, folder: str, end_offset: int) -> Producers:

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from functools import partial
+from typing import Any
 
 from tailrace.errors import (
     Closed,
@@ -66,6 +67,7 @@ class Writer:
         self._closed = False
         self._upkeep: Upkeep | None = None
         self._producers: Producers | None = None
+        self._snapshot_lock = threading.Lock()  # innermost
         fs.make_dirs(side_path(folder, "").rstrip("/"))
         self._resources = contextlib.ExitStack()  # the lock goes last
         _open_writers.add(self)
@@ -308,7 +310,8 @@ class Writer:
             except BaseException:
                 self._producers = None  # interrupted between the two: the log knows
                 raise
-            if self.tail.base != base:  # rolled: bounds what the next one has to read
+            # Rolled: bounds what the next one has to read. An `async` log does it with a flush.
+            if self.tail.base != base and self.flush_mode is not FlushMode.ASYNC:
                 self._store_producers()
             return found
 
@@ -331,18 +334,32 @@ class Writer:
         return self._producers
 
     def _store_producers(self) -> None:
-        """Snapshot what is durable, so that the next one need not read the log for it."""
-        if self._producers is not None:
-            now_ms = time.time_ns() // 1_000_000
-            self._producers.expire(now_ms - self._options.producer_expiry_ms)
-            with contextlib.suppress(OSError):
-                self._producers.store(self._fs, self._folder, self.committer.durable)
+        """Snapshot what is durable, so that the next one need not read the log for it. Under
+        `lock`, or when nobody appends any more."""
+        self._store_snapshot(self._snapshot())
+
+    def _snapshot(self) -> dict[str, Any] | None:
+        if self._producers is None:
+            return None
+        now_ms = time.time_ns() // 1_000_000
+        self._producers.expire(now_ms - self._options.producer_expiry_ms)
+        return self._producers.snapshot(self.committer.durable)
+
+    def _store_snapshot(self, snapshot: dict[str, Any] | None) -> None:
+        if snapshot is not None:
+            with self._snapshot_lock, contextlib.suppress(OSError):
+                Producers.store(self._fs, self._folder, snapshot)
 
     # --- durability -------------------------------------------------------------------------
 
     def flush(self) -> None:
         if self.flush_mode is not FlushMode.NONE:
+            segment = self.committer.watermark.segment
             self.committer.flush()
+            if self.flush_mode is FlushMode.ASYNC and self.committer.watermark.segment != segment:
+                with self.lock:
+                    snapshot = self._snapshot()
+                self._store_snapshot(snapshot)  # not under the lock: appends go on
             return
         # First: what is rolled from here on has to wait.
         _file, segment, position, end_offset, _past = self.tail.written()
