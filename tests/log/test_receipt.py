@@ -14,6 +14,7 @@ from types import FrameType
 import pytest
 
 from tailrace import Log, NotWritten, OutcomeUnknown
+from tailrace.log import commit
 from tailrace.log.commit import _Waiter
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import (
@@ -291,6 +292,25 @@ def test_a_turn_that_comes_too_late_goes_to_the_next(log: Log) -> None:
     assert committer._holder == next_one.thread
     assert not committer._waiters
     committer._holder = 0
+
+
+def test_a_turn_that_nobody_gives_back(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two interrupts, the second in the clean-up after the first, may leave it with a thread that
+    has gone, or does something else."""
+    assert log._writer is not None
+    monkeypatch.setattr(commit, "_PATIENCE_S", 0.01)
+    gone = threading.Thread(target=int)
+    gone.start()
+    gone.join()
+    other = threading.Event()
+    busy = threading.Thread(target=other.wait)
+    busy.start()
+    for holder in (gone.ident, busy.ident):
+        assert holder is not None
+        log._writer.committer._holder = holder
+        assert log.append([b"1"]).wait(WAIT).done
+    other.set()
+    busy.join()
 
 
 def test_a_watermark_that_cannot_be_written_is_no_failure(

@@ -22,6 +22,7 @@ import contextlib
 import errno
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -177,8 +178,20 @@ class Committer:
         with self._lock:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
+            if not self._is_here(self._holder):
+                self._holder = 0
         if deadline is not None and time.monotonic() >= deadline:
             raise TimeoutError(f"offset {waiter.end_offset - 1} is not durable yet")
+
+    def _is_here(self, thread: int) -> bool:
+        """Is a thread waiting or flushing? One that is not cannot have the turn: a second interrupt
+        must have hit its clean-up after the first."""
+        frame = sys._current_frames().get(thread)
+        while frame is not None:
+            if frame.f_code in _WITH_TURN and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
 
     def _withdraw(self) -> None:
         """After an interrupt, wherever it came: nobody is to wait for us."""
@@ -190,8 +203,8 @@ class Committer:
     def _pass_turn_on(self) -> None:
         """Give the turn, if we have it, to the next thread.
 
-        If an interrupt hits this, a waiter looks by itself after a while, and finds that nobody has
-        the turn, or that it has.
+        Wherever an interrupt hits this, nobody is stuck: a waiter looks by itself after a while,
+        and finds that nobody has the turn, or that it has.
         """
         if self._holder != threading.get_ident():
             return
@@ -334,6 +347,7 @@ class Committer:
 
 
 _EVERYTHING = 1 << 64
+_WITH_TURN = (Committer.wait.__code__, Committer.force.__code__)
 
 
 class _Task(NamedTuple):
