@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace import __version__, kernel
+from tailrace import Log, __version__, kernel
 from tailrace.cli import main
 from tests.cli.conftest import Run, command, flip, segments, tailrace
 
@@ -145,11 +145,17 @@ def test_exit_codes_of_a_process(log: Path) -> None:
     assert tailrace("verify", log / "nothing").returncode == 2
 
 
-def test_a_reader_that_goes_away(log: Path) -> None:
-    path = segments(log)[0]
-    path.write_bytes(path.read_bytes() * 2_000)
+@pytest.fixture
+def long_segment(tmp_path: Path) -> Path:
+    """A segment whose dump does not fit into a pipe."""
+    with Log(tmp_path / "long", flush="none") as log:
+        log.append_many(b"%0100d" % number for number in range(5_000))
+    return segments(tmp_path / "long")[0]
+
+
+def test_a_reader_that_goes_away(long_segment: Path) -> None:
     with subprocess.Popen(
-        command("dump", path), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command("dump", long_segment), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -159,12 +165,10 @@ def test_a_reader_that_goes_away(log: Path) -> None:
         assert process.wait(30) == 141
 
 
-def test_ctrl_c(log: Path, tmp_path: Path) -> None:
+def test_ctrl_c(long_segment: Path) -> None:
     """Interrupted while it waits to be read."""
-    path = segments(log)[0]
-    path.write_bytes(path.read_bytes() * 2_000)
     with subprocess.Popen(
-        command("dump", path), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command("dump", long_segment), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
