@@ -38,6 +38,19 @@ def test_a_segment(run: Run, log: Path) -> None:
     assert "value b'\\xff\\x00'" in result.stdout
 
 
+def test_a_segment_that_is_being_written(run: Run, tmp_path: Path) -> None:
+    """Room for what comes is no damage."""
+    with Log(tmp_path / "open") as log:
+        log.append([b"v"]).wait()
+        [path] = segments(tmp_path / "open")
+        result = run("dump", path)
+        assert result.exit_code == 0
+        assert "zeros up to byte" in result.stdout
+        assert result.stdout.splitlines()[-1] == "1 batch, 1 record"
+        [space] = of_type(lines(run("dump", "--json", path)), "space")
+        assert space["end"] == path.stat().st_size
+
+
 def test_a_segment_as_json(run: Run, log: Path) -> None:
     items = lines(run("dump", "--json", segments(log)[0]))
     assert items[0] == {

@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import random
 from typing import Any
+from unittest.mock import patch
 
 from tailrace import Corrupt, Log, NotWritten, OutcomeUnknown, Record
+from tailrace.log import tail
 from tailrace.log.commit import Receipt
 from tailrace.testing import (
     Call,
@@ -54,6 +56,11 @@ class Campaign:
         CLOCK.now_ms = NOW_MS
 
     def run(self) -> None:
+        ahead = self.rng.choice((1 << 20, 60, 300, 1000))
+        with patch.object(tail, "_AHEAD", ahead):
+            self._run()
+
+    def _run(self) -> None:
         lives = self.rng.randint(1, 3)
         for life in range(lives):
             self._note(f"life {life}")

@@ -32,12 +32,15 @@ def golden_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("golden_clock")
 def test_the_golden_batch(log: Log, path: Path) -> None:
     log.append([Record(key=b"", value=b"hello", headers=GOLDEN_HEADERS)])
+    assert segment(path, 0).read_bytes().rstrip(b"\0") == GOLDEN
+    log.close()
     assert segment(path, 0).read_bytes() == GOLDEN
 
 
 @pytest.mark.usefixtures("golden_clock")
 def test_the_golden_batch_one_by_one(log: Log, path: Path) -> None:
     log.append_one("hello", key="", headers=GOLDEN_HEADERS)
+    log.close()
     assert segment(path, 0).read_bytes() == GOLDEN
 
 

@@ -30,8 +30,9 @@ from tests.log.helpers import (
 
 
 def batch_size(log: Log, path: Path, records: list[Record]) -> int:
-    """What a batch takes in the file."""
+    """What a batch takes in the file. Closes the log."""
     log.append(records).wait()
+    log.close()
     return segment(path, 0).stat().st_size
 
 

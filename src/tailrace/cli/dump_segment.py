@@ -25,7 +25,7 @@ from tailrace.kernel import (
     decode,
     read_header,
 )
-from tailrace.log.fs import File, FileSystem, read_exactly, read_file
+from tailrace.log.fs import File, FileSystem, is_zeros, read_exactly, read_file
 from tailrace.log.index import OffsetIndex, TimeIndex
 from tailrace.log.offline.survey import Unreadable, Whole, fault_of, walk
 from tailrace.log.offline.words import counted
@@ -68,6 +68,9 @@ def _walk(
     shown = {"batches": 0, "records": 0, "damages": 0}
     for found in walk(file, size, base=base, expected=0):
         if isinstance(found, Unreadable):
+            if found.end == size and is_zeros(file, found.position, size):
+                yield {"type": "space", "position": found.position, "end": size}
+                continue
             shown["damages"] += 1
             yield _damage(file, found)
             continue

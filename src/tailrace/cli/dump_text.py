@@ -62,6 +62,10 @@ def _damage(item: dict[str, Any]) -> str:
     return text
 
 
+def _space(item: dict[str, Any]) -> str:
+    return f"@{item['position']:<9} zeros up to byte {item['end'] - 1}: room for what comes"
+
+
 def _end(item: dict[str, Any]) -> str:
     text = f"{counted(item['batches'], 'batch', 'batches')}, {counted(item['records'], 'record')}"
     return text + (f", {counted(item['damages'], 'damaged place')}" if item["damages"] else "")
@@ -112,6 +116,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "batch": _batch,
     "record": _record,
     "damage": _damage,
+    "space": _space,
     "end": _end,
     "index": _index,
     "entry": _entry,

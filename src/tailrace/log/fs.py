@@ -32,6 +32,7 @@ __all__ = [
     "File",
     "FileSystem",
     "OsFileSystem",
+    "is_zeros",
     "pieces",
     "read_exactly",
     "read_file",
@@ -250,6 +251,11 @@ def pieces(file: File, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """A part of a file, a piece at a time with its position; less where the file ends."""
     for position in range(start, stop, _PIECE):
         yield position, read_exactly(file, min(_PIECE, stop - position), position)
+
+
+def is_zeros(file: File, start: int, stop: int) -> bool:
+    """Is there nothing but zeros in a part of a file?"""
+    return not any(data.strip(b"\0") for _position, data in pieces(file, start, stop))
 
 
 def read_file(fs: FileSystem, path: str, limit: int) -> bytes | None:

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from tailrace.errors import ConfigError
 from tailrace.kernel import COMPLETE, HEADER_SIZE, MAX_SECTION, crc32c
 from tailrace.kernel.layout import CRC_START, MAGIC_BYTES, VERSION
-from tailrace.log.fs import File, FileSystem, pieces, read_exactly, write_all
+from tailrace.log.fs import File, FileSystem, is_zeros, pieces, read_exactly, write_all
 from tailrace.log.options import FlushMode
 from tailrace.log.scan import Damage, Facts, scan
 from tailrace.log.segments import (
@@ -62,12 +62,13 @@ __all__ = ["Cut", "Diagnosis", "count_unbroken", "diagnose", "durable_size", "tr
 
 class Cut(NamedTuple):
     """A segment that keeps its first `keep` of `size` bytes; or goes as a whole, because the log
-    ends before it."""
+    ends before it. What is cut may be `spare`: zeros, room for what would have come."""
 
     base: int
     keep: int
     size: int
     whole: bool = False
+    spare: bool = False
 
 
 @dataclass
@@ -321,7 +322,8 @@ class _Examination:
                 # What was durable and is behind this point is lost; what was not is cut off.
                 keep = max(facts.size, durable_size if self._found.ours else 0)
                 if keep < extent.size:
-                    self._found.cuts.append(Cut(extent.base, keep, extent.size))
+                    spare = is_zeros(file, keep, extent.size)
+                    self._found.cuts.append(Cut(extent.base, keep, extent.size, spare=spare))
         return facts
 
     def _durable_size(self, extent: Extent) -> int:
@@ -415,7 +417,8 @@ def _cut(fs: FileSystem, catalog: Catalog, cut: Cut) -> str | None:
     try:
         kept = keep_aside(fs, catalog.folder, path, cut.keep, cut.size)
         file.truncate(cut.keep)
-        file.sync()
+        if not cut.spare:  # zeros that come back do no harm
+            file.sync()
     finally:
         file.close()
     if cut.whole:

@@ -46,6 +46,12 @@ _ROLLED_MAX = 16
 _ROLLED_MANY = _ROLLED_MAX // 2
 
 
+# How far the file of a `sync` log is made longer than what is in it. A file that grows has its new
+# size written with every sync, which then takes a third longer. Zeros behind the last batch are cut
+# off by a roll, a close, or recovery.
+_AHEAD = 1 << 20
+
+
 class Tail:
     """The active segment with its two index files. Not thread-safe but for `written` and `end`,
     which readers and flushes may look at any time."""
@@ -73,6 +79,7 @@ class Tail:
         self._unmirrored: int  # index entries that the files lack
         self._index_files: tuple[IndexFile, IndexFile]
         self._facts: Facts
+        self._extended: int  # as far as the file is long enough
         self._index_due: int  # the size of the segment with which the next index entry comes
         self._closed: str | None = None
         self._unsettled = False
@@ -186,6 +193,7 @@ class Tail:
         self._facts.times.settle()
         file, _base, size, _next_offset, _past = self.state
         file.truncate(size)
+        self._extended = 0
         if self._flush is not FlushMode.NONE:
             self.committer.force()  # or a power cut might bring it back
         self._unsettled = False
@@ -206,12 +214,23 @@ class Tail:
                 self._repair()
             if self._must_roll(size, count, timestamp):
                 self.roll()
+            self._extend(self.size + size)
             end = self.end_offset + count
             if self._reserved is not None and end > self._reserved.offset:
                 self._reserved.store(end + _RESERVED_OFFSETS)
         except (OSError, OutcomeUnknown) as error:  # of what was appended before
             raise NotWritten(f"{self._where()}: {error}") from error
         self._set_bounds()
+
+    def _extend(self, end: int) -> None:
+        """Make the file longer than `end`, if that helps."""
+        if end <= self._extended:
+            return
+        self._extended = _POSITION_MAX
+        if self._flush is FlushMode.SYNC and end + _AHEAD <= self._options.segment_bytes:
+            with contextlib.suppress(OSError):  # it does without
+                self.state[0].truncate(end + _AHEAD)
+                self._extended = end + _AHEAD
 
     def _must_roll(self, size: int, count: int, timestamp: int) -> bool:
         """The roll rule. An empty segment never rolls."""
@@ -229,7 +248,7 @@ class Tail:
     def _set_bounds(self) -> None:
         """Fold the roll rule into the numbers that `append` compares with."""
         facts, options = self._update_facts(), self._options
-        self._roll_position = min(options.segment_bytes, _POSITION_MAX)
+        self._roll_position = min(options.segment_bytes, _POSITION_MAX, self._extended)
         if self._index_is_nearly_full():
             self._roll_position = -1
         self._roll_timestamp = facts.first_timestamp + options.segment_age_ms
@@ -258,6 +277,7 @@ class Tail:
         if self._flush is FlushMode.SYNC:
             # Never beside another flush: if that one fails, a success here would prove nothing.
             self.committer.wait(end_offset)
+            self.trim()
         elif len(past.rolled) >= _ROLLED_MAX:
             self.committer.wait(past.rolled[0].end_offset)
         for index in self._index_files:
@@ -273,6 +293,14 @@ class Tail:
         self._catalog.seal(old)
         if self.hurry is not None and len(behind) >= _ROLLED_MANY:
             self.hurry()
+
+    def trim(self) -> None:
+        """Cut off what is behind the last batch, durably."""
+        file, _base, size, _next_offset, _past = self.state
+        if file.size() > size:
+            file.truncate(size)
+            self._extended = 0
+            self.committer.force()
 
     def _is_done_with(self, segment: Rolled) -> bool:
         """Has nobody to sync it any more?"""
@@ -333,6 +361,7 @@ class Tail:
         those of the state's segment, and the next append sees that."""
         segment, idx, tix = files
         self._roll_position = -1  # the next append looks, and sets the bounds
+        self._extended = 0
         self._facts = self._catalog.live = facts
         self._index_files = (IndexFile(idx, facts.offsets), IndexFile(tix, facts.times))
         self._index_due = facts.size + facts.offsets.interval if facts.size else 0

@@ -274,6 +274,7 @@ class Writer:
         self.tail.settle()
         if synced:
             self.committer.flush()
+            self.tail.trim()
             self._store_producers()
         self.tail.finish()
         _file, segment, position, end_offset, _past = self.tail.written()

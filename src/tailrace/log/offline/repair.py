@@ -147,6 +147,8 @@ def _actions(fs: FileSystem, survey: LogSurvey) -> Iterator[Action]:
 
 def _tail_actions(survey: LogSurvey) -> Iterator[Action]:
     for cut in survey.cuts:
+        if cut.spare:
+            continue
         end = counted(cut.size - cut.keep, "byte")
         message = f"cut off its end ({end}) and keep that in the quarantine"
         if cut.whole:

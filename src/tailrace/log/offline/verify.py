@@ -161,6 +161,8 @@ def _file_name(base: int, extension: str = "seg") -> str:
 
 def _torn(survey: LogSurvey, held: bool) -> Iterator[Finding]:
     for cut in survey.cuts:
+        if cut.spare:
+            continue
         if cut.whole:
             message = "the log ends before it: the next open moves it to the quarantine"
             yield _note(_file_name(cut.base), message)
