@@ -65,6 +65,9 @@ class Past(NamedTuple):
     named: bool
 
 
+# What an asyncio task waits for: an end offset, its loop, and the future to complete there.
+_Task: TypeAlias = "tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]"
+
 # How far a log is written: file, base, size and next offset of the active segment, and its past. A
 # plain tuple because each append makes one.
 Written: TypeAlias = tuple[File, int, int, int, Past]
@@ -220,19 +223,19 @@ class Committer:
 
     def completion(self, end_offset: int) -> asyncio.Future[None]:
         """A future of the running loop that is done when everything below is durable."""
-        import asyncio  # takes long, and whoever has a running loop has it already
-
-        loop = asyncio.get_running_loop()
+        # Importing it takes long, and whoever has a running loop has it already.
+        loop: asyncio.AbstractEventLoop = sys.modules["asyncio"].get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:
-            self.check()
+            if self.failure is not None:
+                self.check()
             if self.durable >= end_offset:
                 future.set_result(None)
                 return future
             if self._flusher is None:
                 self._flusher = _TaskFlusher(self)
             self._flusher.request(loop)
-            self._tasks.append(_Task(end_offset, loop, future))
+            self._tasks.append((end_offset, loop, future))
         return future
 
     def check(self) -> None:
@@ -327,9 +330,9 @@ class Committer:
         """Complete the futures of tasks that are covered."""
         with self._lock:
             bound = self.durable if self.failure is None else _EVERYTHING
-            done = [task for task in self._tasks if task.end_offset <= bound]
+            done = [task for task in self._tasks if task[0] <= bound]
             if done:
-                self._tasks = [task for task in self._tasks if task.end_offset > bound]
+                self._tasks = [task for task in self._tasks if task[0] > bound]
         _settle(done, self.check)
 
     def disown(self) -> None:
@@ -350,26 +353,19 @@ _EVERYTHING = 1 << 64
 _WITH_TURN = (Committer.wait.__code__, Committer.force.__code__)
 
 
-class _Task(NamedTuple):
-    end_offset: int
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[None]
-
-
 def _settle(tasks: list[_Task], check: Callable[[], None]) -> None:
     """Complete the futures, each in its own loop, with one call per loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for task in tasks:
-        by_loop.setdefault(task.loop, []).append(task.future)
+    for _end_offset, loop, future in tasks:
+        by_loop.setdefault(loop, []).append(future)
     for loop, futures in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
             loop.call_soon_threadsafe(_complete, futures, check)
 
 
 def _complete(futures: list[asyncio.Future[None]], check: Callable[[], None]) -> None:
-    for future in futures:
-        if future.done():  # cancelled
-            continue
+    waiting = [future for future in futures if not future.done()]  # the others were cancelled
+    for future in waiting:
         try:
             check()
         except OutcomeUnknown as error:
