@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -26,12 +27,21 @@ class _SparseFile(OsFile):
         if not middle or middle.count(0) != len(middle):
             return os.pwrite(self.fd, data, position)
         end = position + len(view)
-        if self.size() > position:
+        if self._has_data(position):
             raise ValueError("a hole can only be left at the end of a file")
         os.pwrite(self.fd, view[:_EDGE], position)
-        os.ftruncate(self.fd, end)
         os.pwrite(self.fd, view[-_EDGE:], end - _EDGE)
         return len(view)
+
+    def _has_data(self, position: int) -> bool:
+        """In the blocks behind a position; a file that was only made longer has none."""
+        try:
+            os.lseek(self.fd, -(-position // _EDGE) * _EDGE, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return False
+            raise
+        return True
 
 
 class SparseFileSystem(OsFileSystem):
