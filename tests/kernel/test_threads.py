@@ -85,6 +85,22 @@ def test_columns(compiled: Twin) -> None:
     assert others_run_during(lambda: compiled.measure_columns(data, 0, len(data)))
 
 
+def test_tally(compiled: Twin) -> None:
+    data = b"".join(bytes(compiled.encode_one(b"").place(offset)) for offset in range(100_000))
+    state = {
+        "position": 0,
+        "base": 0,
+        "next_offset": 0,
+        "contiguous_from": None,
+        "last_indexed": -1,
+        "unindexed_bytes": 0,
+        "index_interval": 4096,
+        "next_timestamp": 1,
+        "time_index_interval_ms": 1000,
+    }
+    assert others_run_during(lambda: compiled.tally(data, 0, len(data), **state))
+
+
 def test_many_threads_on_one_chunk(kernel: Twin) -> None:
     records = [(b"k", bytes(50), {"a": b"b"})] * 500
     data = bytes(kernel.encode(records, NOW, S2).place(0))

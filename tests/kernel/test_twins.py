@@ -34,6 +34,7 @@ FUNCTIONS = [
     "read_header",
     "s2_decompress",
     "split_rows",
+    "tally",
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tailrace import Log, NotWritten
 from tailrace.log.fs import OsFileSystem
+from tailrace.log.index import OffsetIndex, TimeIndex
 from tailrace.log.options import LogOptions
 from tailrace.log.segments import Catalog, list_segments
 from tailrace.testing import Call, Fail, FaultyFileSystem, on
@@ -290,3 +292,64 @@ def test_seals_of_deleted_segments_are_thrown_out(open_log: OpenLog, path: Path)
         assert side_file(path, "seals").stat().st_size < 10 * 76
     with open_log(read_only=True) as log:
         assert offsets(log.read(98)) == [98, 99]
+
+
+# --- many entries at once -----------------------------------------------------------------------
+
+
+def packed(code: str, *numbers: int) -> bytes:
+    return array(code, numbers).tobytes()
+
+
+def test_many_entries_at_once() -> None:
+    offsets = OffsetIndex(100, 150)
+    assert offsets.last_indexed == -1
+    offsets.add(100, 0)
+    offsets.extend(packed("I", 5, 9), packed("I", 200, 400), 70)
+    assert offsets.entries() == [(100, 0), (105, 200), (109, 400)]
+    assert (offsets.last_indexed, offsets.unindexed_bytes) == (9, 70)
+    offsets.extend(b"", b"", 90)
+    assert (len(offsets), offsets.unindexed_bytes) == (3, 90)
+    times = TimeIndex(100, 10)
+    times.observe(100, T0)
+    times.extend(packed("q", T0 + 10, T0 + 35), packed("I", 5, 9))
+    times.extend(b"", b"")
+    assert times.entries() == [(T0, 100), (T0 + 10, 105), (T0 + 35, 109)]
+    assert times.next_timestamp == T0 + 45
+
+
+class Watched(array):  # type: ignore[type-arg]
+    """Numbers that somebody looks up just before and after they grow."""
+
+    look: Callable[[], None]
+
+    def frombytes(self, data: object) -> None:
+        self.look()
+        super().frombytes(data)  # type: ignore[arg-type]
+        self.look()
+
+
+def test_readers_look_up_while_entries_come() -> None:
+    """At every moment, what is found is there in full."""
+    offsets = OffsetIndex(0, 1)
+    times = TimeIndex(0, 1)
+    offsets._relative, offsets._positions = Watched("I"), Watched("I")
+    times._timestamps, times._relative = Watched("q"), Watched("I")
+    looks = []
+
+    def look() -> None:
+        offset, position = offsets.lookup(1_000)
+        assert position == 10 * offset
+        found = times.lookup(T0 + 1_000)
+        assert found <= 99
+        looks.append((offset, found))
+
+    for numbers in (offsets._relative, offsets._positions, times._timestamps, times._relative):
+        numbers.look = look
+    for first in (0, 50):
+        batches = range(first, first + 50)
+        offsets.extend(packed("I", *batches), packed("I", *(10 * n for n in batches)), 0)
+        times.extend(packed("q", *(T0 + n for n in batches)), packed("I", *batches))
+    assert looks[0] == (0, 0)
+    assert looks[-1] == (99, 99)
+    assert len(looks) == 16

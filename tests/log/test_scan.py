@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tailrace.kernel import BAD, COMPLETE, PARTIAL, encode
+from tailrace.kernel import BAD, COMPLETE, PARTIAL, batches, encode
 from tailrace.log.fs import OsFile, OsFileSystem
 from tailrace.log.scan import Chunks, Facts, find_next_batch, scan
 from tests.log.helpers import T0
 
 
-def batch(offset: int, size: int = 10, count: int = 1) -> bytes:
-    return bytes(encode([bytes(size)] * count, T0).place(offset))
+def batch(offset: int, size: int = 10, count: int = 1, timestamp: int = T0) -> bytes:
+    return bytes(encode([bytes(size)] * count, timestamp).place(offset))
 
 
 @pytest.fixture
@@ -179,6 +183,111 @@ def test_a_batch_that_is_being_written_is_no_damage(file: OsFile) -> None:
         late.close()
     assert not found.damages
     assert found.records == 3
+
+
+# --- regions ------------------------------------------------------------------------------------
+
+
+def observe_one_by_one(found: Facts, data: bytes, contiguous_from: int | None) -> bool:
+    """What `observe_region` is to do, the long way."""
+    for info in batches(data, 0, len(data)):
+        gap = info.base_offset - found.next_offset
+        strict = contiguous_from is not None and found.size >= contiguous_from
+        if gap < 0 or (gap and strict) or info.next_offset - found.base > 2**32:
+            return False
+        found.observe(info.base_offset, info.count, info.size, info.max_timestamp)
+    return True
+
+
+def everything(found: Facts) -> tuple[object, ...]:
+    return (
+        (found.size, found.next_offset, found.records),
+        (found.first_timestamp, found.max_timestamp),
+        (found.offsets.entries(), found.offsets.unindexed_bytes, found.offsets.to_bytes()),
+        (found.times.entries(), found.times.next_timestamp, found.times.to_bytes()),
+    )
+
+
+@given(
+    regions=st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from([0, 0, 0, 0, 0, 0, 1, 7, -1, 2**32]),
+                st.integers(1, 3),
+                st.integers(0, 100),
+                st.integers(-30, 60),
+            ),
+            max_size=10,
+        ),
+        max_size=5,
+    ),
+    index_interval=st.sampled_from([1, 100, 250, 4096]),
+    time_interval=st.sampled_from([0, 1, 20, 1_000]),
+    contiguous_from=st.one_of(st.none(), st.integers(0, 2_000)),
+)
+def test_a_region_counts_as_its_batches_one_by_one(
+    regions: list[list[tuple[int, int, int, int]]],
+    index_interval: int,
+    time_interval: int,
+    contiguous_from: int | None,
+) -> None:
+    """Also behind what cannot follow: whoever goes on there does so with the same facts."""
+    found, expected = (Facts(5, index_interval, time_interval) for _ in range(2))
+    offset, timestamp = 5, T0
+    for region in regions:
+        data = b""
+        for gap, count, size, step in region:
+            offset = max(offset + gap, 0)
+            timestamp += step
+            data += batch(offset, size, count, timestamp)
+            offset += count
+        ended = observe_one_by_one(expected, data, contiguous_from)
+        assert found.observe_region(memoryview(data), contiguous_from) == ended
+        assert everything(found) == everything(expected)
+
+
+class Interrupted(array):  # type: ignore[type-arg]
+    """Numbers that a signal keeps from growing, once."""
+
+    done = False
+
+    def frombytes(self, data: object) -> None:
+        if not self.done:
+            self.done = True
+            raise KeyboardInterrupt
+        super().frombytes(data)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "place", ["offsets._positions", "offsets._relative", "times._relative", "times._timestamps"]
+)
+@pytest.mark.parametrize("before", [0, 10])
+def test_an_interrupted_scan_can_be_repeated(file: OsFile, place: str, before: int) -> None:
+    rng = random.Random(place)
+    times = [T0 + 400 * n + rng.randrange(-1_000, 1_000) for n in range(60)]
+    parts = [batch(n, timestamp=times[n]) for n in range(60)]
+    size = put(file, *parts)
+    found = facts()
+    assert scan(file, found, len(b"".join(parts[:before]))) == COMPLETE
+    index = getattr(found, place.partition(".")[0])
+    numbers = getattr(index, place.partition(".")[2])
+    setattr(index, place.partition(".")[2], Interrupted(numbers.typecode, numbers))
+    with pytest.raises(KeyboardInterrupt):
+        scan(file, found, size)
+    assert found.records == before
+    assert scan(file, found, size) == COMPLETE
+    assert (found.size, found.next_offset, found.records) == (size, 60, 60)
+    entries = found.offsets.entries()
+    assert entries == sorted(set(entries))
+    assert set(entries) <= {(n, n * len(parts[0])) for n in range(60)}
+    assert len(entries) > 20
+    for n in range(60):
+        offset, position = found.offsets.lookup(n)
+        assert n - 2 <= offset <= n
+        assert position == offset * len(parts[0])
+        assert all(time < times[n] for time in times[: found.times.lookup(times[n])])
+    timestamps = [timestamp for timestamp, _ in found.times.entries()]
+    assert timestamps == sorted(set(timestamps))
 
 
 # --- the next batch -----------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from tailrace.kernel.layout import (
     BatchInfo,
     Malformed,
     Status,
+    Tally,
     TooLarge,
 )
 
@@ -62,8 +63,10 @@ __all__ = [
     "Draft",
     "Headers",
     "Malformed",
+    "Notes",
     "Record",
     "Status",
+    "Tally",
     "TooLarge",
     "batches",
     "check",
@@ -79,6 +82,7 @@ __all__ = [
     "inflate",
     "read_header",
     "s2_decompress",
+    "tally",
 ]
 
 
@@ -111,8 +115,10 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
         read_header,
     )
     from tailrace.kernel.pure.crc import CRC_BACKEND, crc32c, crc32c_combine
+    from tailrace.kernel.pure.notes import Notes
     from tailrace.kernel.pure.records import Record
     from tailrace.kernel.pure.s2 import s2_decompress
+    from tailrace.kernel.pure.tally import tally
 else:
     from tailrace.kernel.compiled import columns
     from tailrace.kernel.compiled.codec import (
@@ -129,5 +135,7 @@ else:
         read_header,
     )
     from tailrace.kernel.compiled.crc import CRC_BACKEND, crc32c, crc32c_combine
+    from tailrace.kernel.compiled.notes import Notes
     from tailrace.kernel.compiled.records import Record
     from tailrace.kernel.compiled.s2 import s2_decompress
+    from tailrace.kernel.compiled.tally import tally

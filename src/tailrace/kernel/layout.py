@@ -26,6 +26,7 @@ Timestamp arithmetic wraps at 64 bits, so every pair of base and record timestam
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -55,7 +56,24 @@ MAX_OFFSET: Final = (1 << 63) - 1  # also the greatest next offset, so every off
 MIN_TIMESTAMP: Final = -(1 << 63)
 MAX_TIMESTAMP: Final = (1 << 63) - 1
 MIN_RECORD: Final = 5  # one byte each: delta, timestamp, key length, value length, header count
+MAX_SPAN: Final = 1 << 32  # of a segment's offsets: its indexes store them from its base on, as u32
+NOTE_PHASE: Final = 7  # of a page of notes: where its phase is
+NOTE_PLACES: Final = (64, 128)  # and its two notes
+NOTE_WRITING: Final = 2
+NOTE_FACTORS: Final = (  # odd, with bits all over: the parts of two notes give no third one's check
+    0x9E3779B97F4A7C15,
+    0xBF58476D1CE4E5B9,
+    0x94D049BB133111EB,
+    0xD6E8FEB86659FD93,
+    0xA0761D6478BD642F,
+)
 COMPRESS_ABOVE: Final = 256  # smaller sections are not worth a codec's overhead
+
+
+def note_check(numbers: Iterable[int]) -> int:
+    """What goes with the numbers of a note, so that a part of it is not taken for the whole."""
+    products = (n * factor for n, factor in zip(numbers, NOTE_FACTORS, strict=True))
+    return sum(products) & (2**64 - 1)
 
 
 class Status(enum.IntEnum):
@@ -139,6 +157,22 @@ class BatchInfo(NamedTuple):
         return self.base_offset + self.count
 
 
+class Tally(NamedTuple):
+    """What `tally` counted in a region, and the new entries of the segment's two indexes.
+
+    The entries are columns of integers in the machine's byte order: u32, but for timestamps i64.
+    """
+
+    end: int  # in the buffer, behind the last batch that counts
+    next_offset: int
+    records: int
+    first_timestamp: int  # the first batch's greatest; 0 if there is none
+    max_timestamp: int
+    unindexed_bytes: int  # since the last entry by offset
+    offset_entries: tuple[bytes, bytes]  # relative offsets, positions in the segment
+    time_entries: tuple[bytes, bytes]  # timestamps, relative offsets
+
+
 def too_many(count: int) -> ValueError:
     """The error for a number of records that no batch can hold."""
     if count == 0:
@@ -171,3 +205,8 @@ def no_room(base_offset: int, count: int) -> ValueError:
 def outside(start: int, stop: int, length: int) -> ValueError:
     """The error for a region that is not inside its buffer."""
     return ValueError(f"[{start}, {stop}) is not a region of a buffer of {length} bytes")
+
+
+def too_long(position: int) -> OverflowError:
+    """The error for a segment whose positions do not fit in an index."""
+    return OverflowError(f"a batch at position {position} of a segment cannot be indexed")

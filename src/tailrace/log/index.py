@@ -46,10 +46,15 @@ class OffsetIndex:
         self.interval = interval
         self._relative = array("I")
         self._positions = array("I")
-        self._unindexed_bytes = 0
+        self.unindexed_bytes = 0  # since the last entry
 
     def __len__(self) -> int:
         return len(self._relative)
+
+    @property
+    def last_indexed(self) -> int:
+        """The relative offset of the last entry; -1 if there is none."""
+        return self._relative[-1] if self._relative else -1
 
     @property
     def file_size(self) -> int:
@@ -58,10 +63,10 @@ class OffsetIndex:
     def observe(self, base_offset: int, position: int, size: int) -> bool:
         """Count a batch, in order; true when it got an entry."""
         if self._relative:
-            self._unindexed_bytes += size
-            if self._unindexed_bytes < self.interval:
+            self.unindexed_bytes += size
+            if self.unindexed_bytes < self.interval:
                 return False
-            self._unindexed_bytes = 0
+            self.unindexed_bytes = 0
         self.add(base_offset, position)
         return True
 
@@ -74,8 +79,17 @@ class OffsetIndex:
         self._positions.append(position)
         self._relative.append(base_offset - self.base)
 
+    def extend(self, relative: bytes, positions: bytes, unindexed_bytes: int) -> None:
+        """Add the entries of many batches that `kernel.tally` has counted."""
+        self.settle()  # in case that the last time was interrupted
+        if relative:
+            # Readers bisect the offsets, so the positions must be there first.
+            self._positions.frombytes(positions)
+            self._relative.frombytes(relative)
+        self.unindexed_bytes = unindexed_bytes
+
     def settle(self) -> None:
-        """Drop half an entry, which an interrupt may have left."""
+        """Drop half entries, which an interrupt may have left."""
         del self._positions[len(self._relative) :]
 
     def lookup(self, offset: int) -> tuple[int, int]:
@@ -153,8 +167,19 @@ class TimeIndex:
         self._timestamps.append(max_timestamp)
         return True
 
+    def extend(self, timestamps: bytes, relative: bytes) -> None:
+        """Add the entries of many batches that `kernel.tally` has counted."""
+        self.settle()  # in case that the last time was interrupted
+        if timestamps:
+            (newest,) = struct.unpack("=q", timestamps[-8:])
+            # First, so that a batch that is counted again gets no second entry.
+            self.next_timestamp = newest + max(self.interval_ms, 1)
+            # Readers bisect the timestamps, so the offsets must be there first.
+            self._relative.frombytes(relative)
+            self._timestamps.frombytes(timestamps)
+
     def settle(self) -> None:
-        """Drop half an entry, which an interrupt may have left."""
+        """Drop half entries, which an interrupt may have left."""
         del self._relative[len(self._timestamps) :]
 
     def lookup(self, timestamp: int) -> int:

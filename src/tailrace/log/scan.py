@@ -16,9 +16,9 @@ from tailrace.kernel import (
     PARTIAL,
     BatchInfo,
     Malformed,
-    batches,
     check,
     read_header,
+    tally,
 )
 from tailrace.kernel.layout import MAGIC_BYTES
 from tailrace.log.fs import File, read_exactly
@@ -151,6 +151,36 @@ class Facts:
         self.next_offset = base_offset + count
         return indexed
 
+    def observe_region(self, data: memoryview, contiguous_from: int | None = None) -> bool:
+        """Count the checked batches at `self.size`, as if one at a time; false when there is one
+        that cannot follow those before it, which is then at `self.size`."""
+        offsets, times = self.offsets, self.times
+        found = tally(
+            data,
+            0,
+            len(data),
+            position=self.size,
+            base=self.base,
+            next_offset=self.next_offset,
+            contiguous_from=contiguous_from,
+            last_indexed=offsets.last_indexed,
+            unindexed_bytes=offsets.unindexed_bytes,
+            index_interval=offsets.interval,
+            next_timestamp=times.next_timestamp,
+            time_index_interval_ms=times.interval_ms,
+        )
+        if found.records:
+            if not self.records:
+                self.first_timestamp = self.max_timestamp = found.first_timestamp
+            self.max_timestamp = max(self.max_timestamp, found.max_timestamp)
+            offsets.extend(*found.offset_entries, found.unindexed_bytes)
+            times.extend(*found.time_entries)
+            self.records += found.records
+            # Last: what the size says is there, readers look up without waiting.
+            self.size += found.end
+            self.next_offset = found.next_offset
+        return found.end == len(data)
+
 
 def scan(
     file: File,
@@ -191,12 +221,8 @@ def scan(
 def _scan_whole_batches(file: File, facts: Facts, stop: int, contiguous_from: int | None) -> int:
     chunks = Chunks(file, facts.size, stop, _LARGEST_READ)
     while (region := chunks.next()) is not None:
-        for info in batches(region.data, 0, len(region.data)):
-            gap = info.base_offset - facts.next_offset
-            strict = contiguous_from is not None and facts.size >= contiguous_from
-            if gap < 0 or (gap and strict) or info.next_offset - facts.base > 2**32:
-                return BAD
-            facts.observe(info.base_offset, info.count, info.size, info.max_timestamp)
+        if not facts.observe_region(region.data, contiguous_from):
+            return BAD
     return chunks.status
 
 

@@ -62,7 +62,9 @@ __all__ = [
     "first_headers",
     "inflate",
     "read_header",
+    "region_of",
     "section_of",
+    "walk",
 ]
 
 _CHECKED: Final = Struct("<IQIH")  # crc, base_offset, batch_len, count
@@ -74,7 +76,7 @@ def check(buf: Buffer, start: int, stop: int) -> tuple[int, int, Status]:
     Returns the position behind the last good batch, the offset behind it (-1 when there is none)
     and what follows: COMPLETE when that is `stop`, PARTIAL for the beginning of a batch, else BAD.
     """
-    with _region(buf, start, stop) as view:
+    with region_of(buf, start, stop) as view:
         position = start
         next_offset = -1
         while position < stop:
@@ -97,13 +99,13 @@ def check(buf: Buffer, start: int, stop: int) -> tuple[int, int, Status]:
 
 def batches(buf: Buffer, start: int, stop: int) -> list[BatchInfo]:
     """The headers of a checked region."""
-    with _region(buf, start, stop) as view:
-        return list(_walk(view, start, stop))
+    with region_of(buf, start, stop) as view:
+        return list(walk(view, start, stop))
 
 
 def read_header(buf: Buffer, position: int) -> BatchInfo:
     """The header at `position`. Neither the CRC nor that the whole batch is there is checked."""
-    with _region(buf, position, position) as view:
+    with region_of(buf, position, position) as view:
         return _info(view, position, len(view))
 
 
@@ -112,8 +114,8 @@ def decode(
 ) -> list[Record]:
     """The records of a checked region with `first <= offset < last`."""
     records: list[Record] = []
-    with _region(buf, start, stop) as view:
-        for info in _walk(view, start, stop):
+    with region_of(buf, start, stop) as view:
+        for info in walk(view, start, stop):
             if info.next_offset > first and info.base_offset < last:
                 base_offset = info.base_offset
                 section = section_of(view, info)
@@ -132,8 +134,8 @@ def inflate(buf: Buffer, start: int, stop: int) -> Buffer:
     All of it together may not need more than MAX_SECTION bytes beyond the input: TooLarge, so that
     the caller can pass fewer batches.
     """
-    with _region(buf, start, stop) as view:
-        infos = list(_walk(view, start, stop))
+    with region_of(buf, start, stop) as view:
+        infos = list(walk(view, start, stop))
         if not any(info.flags & COMPRESSED for info in infos):
             return memoryview(buf).cast("B")[start:stop]
         out = bytearray()
@@ -164,8 +166,8 @@ def find_record_at_time(
 ) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record at `first` or later that is not older; what is
     behind it in its batch is not looked at."""
-    with _region(buf, start, stop) as view:
-        for info in _walk(view, start, stop):
+    with region_of(buf, start, stop) as view:
+        for info in walk(view, start, stop):
             if info.max_timestamp < timestamp or info.next_offset <= first:
                 continue
             for record in _up_to_damage(view, info, first):
@@ -201,8 +203,8 @@ def first_headers(buf: Buffer, start: int, stop: int) -> list[tuple[int, int, in
     The headers are None, at no cost, for a batch whose flags say that no record has any.
     """
     found: list[tuple[int, int, int, Headers | None]] = []
-    with _region(buf, start, stop) as view:
-        for info in _walk(view, start, stop):
+    with region_of(buf, start, stop) as view:
+        for info in walk(view, start, stop):
             headers = None
             if info.flags & HAS_HEADERS:
                 end = info.position + info.size
@@ -228,7 +230,7 @@ def _damaged(info: BatchInfo, error: Exception) -> Malformed:
     return malformed_section(info.position, why)
 
 
-def _region(buf: Buffer, start: int, stop: int) -> memoryview:
+def region_of(buf: Buffer, start: int, stop: int) -> memoryview:
     """All of `buf` as bytes, if the region is inside it."""
     view = memoryview(buf)
     if not view.c_contiguous:
@@ -239,7 +241,8 @@ def _region(buf: Buffer, start: int, stop: int) -> memoryview:
     return view
 
 
-def _walk(view: memoryview, start: int, stop: int) -> Iterator[BatchInfo]:
+def walk(view: memoryview, start: int, stop: int) -> Iterator[BatchInfo]:
+    """The headers of a region, one at a time; one that cannot be raises when its turn comes."""
     position = start
     while position < stop:
         info = _info(view, position, stop)
