@@ -1,0 +1,108 @@
+"""Sleep until a file or a directory changes, whoever changes it.
+
+A `Watch` tells that something happened to its paths. It may tell so for nothing and never keeps
+quiet, so whoever follows a file looks at it, and when there is nothing new waits, in a loop.
+
+It sleeps, and does not poll: the kernel tells (inotify). What the kernel cannot tell is looked at
+by one of those who wait: every millisecond, and when nothing happens less and less often, down to
+every 10 ms (`changes.py` says when that is so). On network file systems the kernel does not hear of
+other machines; `TAILRACE_WATCH=poll` in the environment has everything looked at.
+
+`hub.py` has what the Watches of a process share, and why none misses anything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tailrace.log import hub
+from tailrace.log.hub import Ear, Task, Thread
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Watch"]
+
+
+class Watch:
+    """Tells when anything happens to one of some paths: files, whose contents change, or
+    directories, where names come and go and files change. Thread-safe; any number of threads and
+    tasks may wait, and each is told.
+
+    A forked child may go on with a Watch. Its first wait there returns True at once.
+    """
+
+    def __init__(self, *paths: str) -> None:
+        """`OSError` if there is nothing at a path."""
+        for path in paths:
+            os.stat(path)
+        self._ear = Ear([os.path.abspath(path) for path in paths])
+        hub.current.adopt(self._ear)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """True when something happened since the Watch was made, or since the last wait that
+        returned True. False when the time has passed, or the Watch is closed.
+
+        An exception from a signal handler comes out at once, and takes nothing away: what had
+        happened is told by the next wait.
+        """
+        ours, ear = hub.current, self._ear
+        if ear.hub is not ours:
+            ours.adopt(ear)
+        thread = Thread(ear)
+        if not thread.is_over:
+            try:
+                ours.join(thread)
+                ours.sleep(thread, timeout)
+            finally:
+                try:
+                    ours.leave(thread)
+                except BaseException:  # a signal handler's, here of all places: others rely on us
+                    ours.leave(thread)
+                    raise
+        return ear.take(thread.seen)
+
+    async def wait_async(self, timeout: float | None = None) -> bool:
+        """`wait` for a task. It may be cancelled at any time, which takes nothing away."""
+        ours, ear = hub.current, self._ear
+        if ear.hub is not ours:
+            ours.adopt(ear)
+        # Importing asyncio takes long, and whoever has a running loop has it already.
+        loop: asyncio.AbstractEventLoop = sys.modules["asyncio"].get_running_loop()
+        task = Task(ear, loop)
+        if not task.is_over:
+            timer = None if timeout is None else loop.call_later(timeout, task.settle)
+            try:
+                ours.attend(task)
+                if not task.is_over:
+                    await task.future
+                if not task.is_over:  # the time has passed; something may have come with it
+                    ours.take_in(loop)
+            finally:
+                try:
+                    ours.unattend(task, timer)
+                except BaseException:
+                    ours.unattend(task, timer)
+                    raise
+        return ear.take(task.seen)
+
+    @property
+    def closed(self) -> bool:
+        return self._ear.closed
+
+    def close(self) -> None:
+        """Stop. Whoever waits returns False at once. This waits for nobody, so that a signal
+        handler or the garbage collector may call it, wherever they have interrupted a thread."""
+        ear = self._ear
+        ear.closed = True
+        for sleeper in list(ear.sleepers):
+            sleeper.rouse()
+        hub.current.retire(ear)
+
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the end of the process the kernel tidies up. No ear: there was nothing at a path.
+        if not _is_finalizing() and hasattr(self, "_ear"):
+            self.close()
