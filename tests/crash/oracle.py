@@ -86,7 +86,7 @@ class Scan:
 
 def scan(log: Log) -> Scan:
     """Read everything; where the log says `Corrupt`, go on where it says."""
-    view = log._source.view()
+    view = log._observer.view()
     position = view.start
     records: list[Seen] = []
     lost: list[range] = []

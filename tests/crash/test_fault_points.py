@@ -20,10 +20,11 @@ REPLACED = ("log.json", "clean", "producers", "poisoned", "seals")
 FAULT_POINTS = {
     "list": "log side",
     "make_dirs": "side quarantine",
-    "lock": "lock",
+    "lock": "lock lock.next lock.flush members",
+    "map": "board",
     "stat": "gaps watermark",
     "open": "seg idx tix cut log.json watermark reserved start clean seals gaps producers poisoned",
-    "size": "seg gaps",
+    "size": "seg gaps seals",
     "pread": "seg idx tix log.json watermark reserved start clean seals gaps producers poisoned",
     "pread_into": "seg",
     "pwrite": "seg idx tix cut watermark reserved start seals gaps",
@@ -54,7 +55,7 @@ def point(op: str, path: str) -> str:
     elif path.startswith(f"{SIDE_FOLDER}/quarantine"):
         kind = "quarantine" if name == "quarantine" else "cut"
     else:
-        kind = name
+        kind = re.sub(r"\.\d+\.tmp", ".tmp", name)  # its number is the process
     return f"{op} {kind}"
 
 

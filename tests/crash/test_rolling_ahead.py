@@ -176,7 +176,8 @@ def test_vacuum_lets_go_of_what_it_deletes() -> None:
     log = fill(disk)
     log.truncate_before(2 * COUNT - 1)
     log.vacuum()
-    assert [path for path in disk.open_files() if path.endswith(".seg")] == segments(disk)[-1:]
+    # Who writes has it open, and who reads.
+    assert {path for path in disk.open_files() if path.endswith(".seg")} == {segments(disk)[-1]}
 
 
 def test_a_log_that_is_too_far_ahead_waits_for_the_disk() -> None:

@@ -66,12 +66,9 @@ def segment(path: Path, base: int, extension: str = "seg") -> Path:
 
 
 def tree(path: Path) -> dict[str, bytes]:
-    """Every file below a folder, with its contents.
-
-    But for the lock: closing that file would end the lock of a log that is open here.
-    """
+    """Every file below a folder, with its contents; but for the board, which is memory."""
     return {
-        str(file.relative_to(path)): file.read_bytes() if file.name != "lock" else b""
+        str(file.relative_to(path)): file.read_bytes() if file.name != "board" else b""
         for file in sorted(path.rglob("*"))
         if file.is_file()
     }

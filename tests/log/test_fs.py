@@ -52,13 +52,12 @@ def test_read_file(tmp_path: Path) -> None:
 
 def test_replace_file(tmp_path: Path) -> None:
     path = str(tmp_path / "f")
-    (tmp_path / "f.tmp").write_bytes(
-        b"left by somebody who was killed, and longer than the new one"
-    )
+    temporary = tmp_path / f"f.{os.getpid()}.tmp"
+    temporary.write_bytes(b"left by somebody who was killed, and longer than the new one")
     for data in (b"first", b"second, longer", b""):
         replace_file(FS, path, data)
         assert Path(path).read_bytes() == data
-    assert not Path(path + ".tmp").exists()
+    assert not temporary.exists()
 
 
 def test_files(tmp_path: Path) -> None:
@@ -129,6 +128,7 @@ def test_where_nothing_tells_the_boot_every_open_is_another(
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(fs_module, "open", missing, raising=False)
+    monkeypatch.setattr(fs_module, "_known_boot_id", fs_module._known_boot_id.__wrapped__)
     assert len(FS.boot_id()) == 16
     assert FS.boot_id() != FS.boot_id()
 

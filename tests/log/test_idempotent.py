@@ -309,8 +309,8 @@ def test_producers_are_forgotten_while_the_log_stays_open(
         log.append([b"x"], producer=f"p{n}", sequence=0)
         clock.now_ms += DAY
     assert log._writer is not None
-    assert log._writer._producers is not None
-    assert len(log._writer._producers) < 50
+    assert log._writer.producers._producers is not None
+    assert len(log._writer.producers._producers) < 50
 
 
 # --- concurrency --------------------------------------------------------------------------------

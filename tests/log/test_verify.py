@@ -336,8 +336,9 @@ def test_an_index_without_a_segment() -> None:
 
 
 def hold(disk: SimulatedDisk, pid: int, host: str | None = None) -> None:
-    note = {"pid": pid, "host": host or os.uname().nodename, "since": 1_700_000_000}
-    disk.put(f"{SIDE}/lock", json.dumps(note).encode())
+    host = host or os.uname().nodename
+    note = {"pid": pid, "host": host, "since": 1_700_000_000, "mode": "owner"}
+    disk.put(f"{SIDE}/members", json.dumps([note]).encode())
 
 
 def unfinished() -> SimulatedDisk:
@@ -354,8 +355,7 @@ def test_what_is_unfinished_is_being_written() -> None:
     disk = unfinished()
     hold(disk, os.getpid())
     report = verify(disk, FOLDER)
-    assert report.holder is not None
-    assert report.holder.pid == os.getpid()
+    assert [writer.pid for writer in report.writers] == [os.getpid()]
     assert report.ok
     by_file = {f.path.rpartition(".")[2]: f.message for f in report.notes}
     assert by_file["idx"].endswith("; the segment is being written")
@@ -370,7 +370,7 @@ def test_a_holder_changes_nothing_but_words() -> None:
     alone = verify(disk, FOLDER)
     hold(disk, os.getpid())
     held = verify(disk, FOLDER)
-    assert alone.holder is None
+    assert not alone.writers
     assert [f[:4] for f in held.findings] == [f[:4] for f in alone.findings]
     assert held.problems == alone.problems != []
     for note in alone.notes:
@@ -380,14 +380,20 @@ def test_a_holder_changes_nothing_but_words() -> None:
 def test_who_holds_the_lock() -> None:
     disk = timed_log()
     hold(disk, 2**22 + 1)  # above the greatest pid of Linux
-    assert verify(disk, FOLDER).holder is None
+    assert not verify(disk, FOLDER).writers
     hold(disk, 2**22 + 1, "elsewhere.invalid")  # nobody here can tell
-    assert verify(disk, FOLDER).holder is not None
+    assert verify(disk, FOLDER).writers
     hold(disk, 1)  # not ours to send a signal to
-    assert verify(disk, FOLDER).holder is not None
-    for note in (b"", b"rubbish", b"{}", b'{"pid":-1,"host":"a","since":1}', b"\xff" * 5_000):
-        disk.put(f"{SIDE}/lock", note)
-        assert verify(disk, FOLDER).holder is None
+    assert verify(disk, FOLDER).writers
+    for note in (
+        b"",
+        b"rubbish",
+        b"{}",
+        b'[{"pid":-1,"host":"a","since":1,"mode":"x"}]',
+        b"\xff" * 5_000,
+    ):
+        disk.put(f"{SIDE}/members", note)
+        assert not verify(disk, FOLDER).writers
 
 
 def test_one_of_something() -> None:

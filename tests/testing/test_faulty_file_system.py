@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.errors import Closed, Locked
+from tailrace.errors import Closed
 from tailrace.log.fs import FileSystem, OsFileSystem, replace_file, write_all
 from tailrace.testing import (
     OPERATIONS,
@@ -31,6 +31,7 @@ def every_operation(fs: FileSystem, acked: list[Any]) -> None:
     """One call of each kind; the last durable state is acknowledged."""
     fs.make_dirs("d")
     lock = fs.lock("d/lock")
+    assert lock.acquire(wait=False)
     file = fs.open("d/f", write=True, create=True)
     try:
         file.pwrite(b"0123456789", 0)
@@ -44,9 +45,11 @@ def every_operation(fs: FileSystem, acked: list[Any]) -> None:
         acked.append(b"01234567")
         fs.list("d")
         fs.stat("d/g")
+        assert fs.map("d/map", 16, write=True) is not None
     finally:
         file.close()
         lock.release()
+        lock.close()
     fs.unlink("d/lock")
 
 
@@ -104,20 +107,50 @@ def test_a_failed_open_or_lock_leaves_nothing_behind() -> None:
         fs.open("d/f", create=True)
     with pytest.raises(OSError, match="Too many open files"):
         fs.lock("d/lock")
-    assert disk.files() == ["d/f", "d/lock"]
+    with pytest.raises(OSError, match="Too many open files"):
+        fs.map("d/map", 16, write=True)
+    assert disk.files() == ["d/f", "d/lock", "d/map"]
     assert disk.open_files() == []
-    disk.lock("d/lock")
+    assert disk.lock("d/lock").acquire(wait=False)
 
 
 def test_a_call_that_fails_by_itself_comes_first() -> None:
     disk = make_disk()
-    disk.lock("d/lock")
     fs = FaultyFileSystem(disk, on("lock", Fail(after=True)))
-    with pytest.raises(Locked):
-        fs.lock("d/lock")
+    with pytest.raises(FileNotFoundError):
+        fs.lock("nowhere/lock")
     fs = FaultyFileSystem(disk, on("lock", Crash(after=True)))
     with pytest.raises(SimulatedCrash):
-        fs.lock("d/lock")
+        fs.lock("nowhere/lock")
+
+
+def test_a_lock_is_that_of_the_disk() -> None:
+    """To take one is no call that may fail: which thread does so when is not told beforehand."""
+    disk = make_disk()
+    fs = FaultyFileSystem(disk)
+    lock, other = fs.lock("d/lock"), disk.lock("d/lock")
+    fs.plan = from_call(0, Fail())
+    assert lock.acquire(shared=True)
+    assert other.acquire(shared=True, wait=False)
+    assert not lock.acquire(wait=False)
+    other.release()
+    assert lock.acquire_now()
+    assert not other.acquire_now()
+    lock.write_note(b"note")
+    assert other.read_note() == lock.read_note() == b"note"
+    lock.close()
+    assert other.acquire(wait=False)
+    assert [call.op for call in fs.calls] == ["lock"]
+
+
+def test_memory_is_that_of_the_disk() -> None:
+    disk = make_disk()
+    fs = FaultyFileSystem(disk)
+    assert fs.map("d/map", 16, write=False) is None
+    memory = fs.map("d/map", 16, write=True)
+    assert memory is not None
+    memory[3] = 7
+    assert disk.map("d/map", 16, write=False) == memory
 
 
 @pytest.mark.parametrize(
@@ -162,6 +195,7 @@ def test_nothing_is_done_after_a_crash() -> None:
     file = fs.open("d/f", write=True, create=True)
     file.pwrite(b"data", 0)
     lock = fs.lock("d/lock")
+    assert lock.acquire()
     with pytest.raises(SimulatedCrash, match="at call 3: sync d/f"):
         file.sync()
     assert fs.crashed
@@ -181,6 +215,10 @@ def test_nothing_is_done_after_a_crash() -> None:
         lambda: fs.make_dirs("e"),
         lambda: fs.sync_dir("d"),
         lambda: fs.lock("d/other"),
+        lambda: fs.map("d/map", 16, write=True),
+        lambda: lock.acquire(wait=False),
+        lock.acquire_now,
+        lock.acquire,
     ):
         with pytest.raises(SimulatedCrash):
             call()
@@ -188,10 +226,14 @@ def test_nothing_is_done_after_a_crash() -> None:
     assert disk.files() == ["d/f", "d/lock"]
     assert disk.read("d/f") == b"data"
     assert disk.unsynced() == ["d/f", "d/lock"]
+    lock.write_note(b"not any more")
+    assert disk.read("d/lock") == b""
     file.close()
+    assert not disk.lock("d/lock").acquire(wait=False)
     lock.release()
     assert disk.open_files() == []
-    disk.lock("d/lock")
+    assert disk.lock("d/lock").acquire(wait=False)
+    lock.close()
 
 
 def test_a_crash_after_the_call() -> None:

@@ -237,11 +237,15 @@ def test_the_trace_has_every_call_in_order(tmp_path: Path) -> None:
     fs.sync_dir(base)
     fs.rename(path, path + "2")
     fs.unlink(path + "2")
-    lock.release()
+    lock.close()
+    memory = fs.map(os.path.join(base, "map"), 4096, write=True)
+    assert memory is not None
+    assert len(memory) == 4096
+    memory.release()
     assert len(fs.boot_id()) == 16
     assert [event.op for event in fs.trace] == [
         "make_dirs", "lock", "create", "pwrite", "truncate", "pread", "pread_into", "size", "sync",
-        "close", "list", "stat", "sync_dir", "rename", "unlink",
+        "close", "list", "stat", "sync_dir", "rename", "unlink", "map",
     ]  # fmt: skip
     ranges = {event.op: (event.start, event.end) for event in fs.trace}
     assert ranges["pwrite"] == (3, 13)

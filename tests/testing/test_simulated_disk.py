@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import Locked
 from tailrace.log.fs import File, FileSystem, replace_file
 from tailrace.testing import Damage, SimulatedDisk
 from tailrace.testing.contents import SECTOR
@@ -527,6 +526,7 @@ def test_open_files_and_locks_end_with_the_process(end: Callable[[SimulatedDisk]
     disk = SimulatedDisk()
     file = new_file(disk)
     lock = disk.lock("d/lock")
+    assert lock.acquire()
     end(disk)
     for call in (
         lambda: file.pread(1, 0),
@@ -535,28 +535,143 @@ def test_open_files_and_locks_end_with_the_process(end: Callable[[SimulatedDisk]
         lambda: file.truncate(0),
         file.sync,
         file.size,
+        lock.acquire,
+        lambda: lock.acquire(shared=True, wait=False),
+        lock.acquire_now,
     ):
         with pytest.raises(OSError, match="Bad file descriptor"):
             call()
     file.close()
-    disk.lock("d/lock")
+    next_one = disk.lock("d/lock")
+    assert next_one.acquire(wait=False)
     lock.release()
-    with pytest.raises(Locked):
-        disk.lock("d/lock")
+    lock.close()
+    assert not disk.lock("d/lock").acquire(wait=False)
 
 
 def test_a_lock_is_exclusive_until_released() -> None:
     disk = SimulatedDisk()
     disk.make_dirs("d")
-    lock = disk.lock("d/lock")
-    with pytest.raises(Locked):
-        disk.lock("/d/lock")
-    disk.lock("d/other")
+    lock, same = disk.lock("d/lock"), disk.lock("/d/lock")
+    assert same.acquire(wait=False)  # free at first
+    same.release()
+    assert lock.acquire(wait=False)
+    assert not same.acquire(wait=False)
+    assert not same.acquire_now()
+    assert not same.acquire(shared=True, wait=False)
+    assert disk.lock("d/other").acquire(wait=False)
     lock.release()
     lock.release()
-    disk.lock("d/lock")
+    assert same.acquire_now()
+    assert not lock.acquire(wait=False)
+    same.close()
+    assert disk.lock("d/lock").acquire(wait=False)
     assert "d/lock" in disk.files()
     assert disk.open_files() == []
+
+
+def test_a_lock_may_be_shared() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("d")
+    first, second, third = (disk.lock("d/lock") for _ in range(3))
+    assert first.acquire(shared=True)
+    assert second.acquire(shared=True, wait=False)
+    assert not third.acquire(wait=False)
+    assert not second.acquire(wait=False)  # by way of none: it has no part in it any more
+    assert first.acquire(wait=False)
+    assert not second.acquire(shared=True, wait=False)
+    assert first.acquire(shared=True)
+    assert second.acquire(shared=True, wait=False)
+
+
+def test_who_waits_for_a_lock_gets_it() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("d")
+    lock, taken = disk.lock("d/lock"), threading.Event()
+
+    def wait() -> None:
+        other = disk.lock("d/lock")
+        other.acquire()
+        taken.set()
+        other.release()
+
+    assert lock.acquire()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not taken.wait(0.02)
+    lock.release()
+    assert taken.wait(30)
+    thread.join()
+
+
+def test_who_waits_for_a_lock_may_be_killed() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("d")
+    held = disk.lock("d/lock")
+    errors: list[int | None] = []
+
+    def wait() -> None:
+        lock = disk.lock("d/lock")
+        started.set()
+        try:
+            lock.acquire()
+        except OSError as error:
+            errors.append(error.errno)
+
+    started = threading.Event()
+    assert held.acquire()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert started.wait(30)
+    disk.kill()
+    thread.join(30)
+    assert errors == [errno.EBADF]
+    assert disk.lock("d/lock").acquire(wait=False)
+
+
+def test_the_note_of_a_lock() -> None:
+    """It is a file like any other, and anybody may read it."""
+    disk = SimulatedDisk()
+    disk.make_dirs("d")
+    lock = disk.lock("d/lock")
+    assert lock.read_note() == b""
+    lock.write_note(b"a long note")
+    lock.write_note(b"a note")
+    assert disk.lock("d/lock").read_note() == disk.read("d/lock") == b"a note"
+
+
+def test_memory_is_shared_by_those_who_map_it() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("d")
+    assert disk.map("d/map", 64, write=False) is None
+    memory = disk.map("d/map", 64, write=True)
+    assert memory is not None
+    assert bytes(memory) == bytes(64)
+    memory[5] = 1
+    for other in (disk.map("/d/map", 64, write=True), disk.map("d/map", 64, write=False)):
+        assert other is not None
+        assert other[5] == 1
+        memory[6] += 1
+        assert other[6] == memory[6]
+    assert "d/map" in disk.files()
+    assert disk.open_files() == []
+
+
+def test_memory_outlives_processes_and_no_power_cut() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("d")
+    memory = disk.map("d/map", 4, write=True)
+    assert memory is not None
+    memory[0] = 1
+    twin = disk.clone()
+    disk.kill()
+    memory[1] = 2  # by the dead: nobody sees it
+    for after in (disk, twin):
+        assert bytes(after.map("d/map", 4, write=False) or b"") == b"\1\0\0\0"
+    disk.crash(0)
+    assert disk.map("d/map", 4, write=False) is None
+    assert bytes(disk.map("d/map", 4, write=True) or b"") == bytes(4)
+    assert bytes(twin.map("d/map", 4, write=True) or b"") == b"\1\0\0\0"
 
 
 def test_the_boot_changes_with_the_power() -> None:
@@ -574,7 +689,7 @@ def test_a_clone_is_independent() -> None:
     disk = SimulatedDisk()
     file = new_file(disk, synced=b"synced")
     disk.open("d/new", create=True).close()
-    disk.lock("d/lock")
+    assert disk.lock("d/lock").acquire()
     file.pwrite(b"x" * 2000, 6)
     before = image(disk)
     twin = disk.clone()
@@ -582,7 +697,7 @@ def test_a_clone_is_independent() -> None:
     assert twin.boot_id() == disk.boot_id()
     assert twin.unsynced() == disk.unsynced()
     assert twin.open_files() == []
-    twin.lock("d/lock").release()
+    assert twin.lock("d/lock").acquire(wait=False)
     twin.crash(1)
     twin.put("d/f", b"other")
     assert image(disk) == before

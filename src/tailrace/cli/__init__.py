@@ -26,6 +26,8 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     commands_by_path={
         "bench": "tailrace.cli.bench:bench",
         "dump": "tailrace.cli.dump:dump",
+        "locks": "tailrace.cli.locks:locks",
+        "read": "tailrace.cli.read:read",
         "recover": "tailrace.cli.recover:recover",
         "vacuum": "tailrace.cli.vacuum:vacuum",
         "verify": "tailrace.cli.verify:verify",
@@ -41,4 +43,4 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     help="Show the version and which kernel runs, and exit.",
 )
 def main() -> None:
-    """A durable log in a directory: look into it, check it, repair it, measure it."""
+    """A durable log in a directory: read it, look into it, check it, repair it, measure it."""

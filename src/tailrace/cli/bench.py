@@ -1,7 +1,7 @@
 """`tailrace bench`: how fast this machine is with it, beside what the machine can do at all.
 
 The small version that ships: our own rates, with the limit. The comparison with other libraries and
-the targets are in the repository (`scripts/bench log`).
+the targets are in the repository (`scripts/bench log`, `scripts/bench processes`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tailrace.cli.measure import (
     time_all,
     time_each,
 )
+from tailrace.cli.wake import wake
 from tailrace.kernel import encode
 
 __all__ = ["Settings", "bench", "run"]
@@ -55,6 +56,9 @@ class Settings:
 @click.group()
 def bench() -> None:
     """Measure speed on this machine."""
+
+
+bench.add_command(wake)
 
 
 @bench.command("log")
@@ -159,9 +163,9 @@ def _bounded(
 
 
 def _merged(samples: list[Sample]) -> Sample:
-    whole = Sample(sum(s.count for s in samples), sum(s.seconds for s in samples))
+    whole = Sample(0, 0.0)
     for sample in samples:
-        whole.latencies += sample.latencies
+        whole.add(sample)
     return whole
 
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from tailrace.cli.output import as_json
+from tailrace.cli.output import record_item
 from tailrace.kernel import (
     CODEC_NAMES,
     COMPRESSED,
@@ -21,7 +21,6 @@ from tailrace.kernel import (
     TRANSACTIONAL,
     BatchInfo,
     Malformed,
-    Record,
     decode,
     read_header,
 )
@@ -123,22 +122,7 @@ def _records(batch: Whole, start: int, limit: int | None) -> list[Item]:
         found = decode(batch.data, 0, len(batch.data), start, last)
     except Malformed:
         return []  # the batch's fault says so
-    return [_record(record) for record in found]
-
-
-def _record(record: Record) -> Item:
-    headers = [
-        [as_json(name.encode("utf-8", "surrogateescape")), as_json(value)]
-        for name, value in record.headers.items()
-    ]
-    return {
-        "type": "record",
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": as_json(record.key),
-        "value": as_json(record.value),
-        "headers": headers,
-    }
+    return [record_item(record) for record in found]
 
 
 def _damage(file: File, found: Unreadable) -> Item:

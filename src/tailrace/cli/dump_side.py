@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tailrace.log.fs import FileSystem, read_file
-from tailrace.log.offline.holder import Holder
+from tailrace.log.members import Member, parse
 from tailrace.log.offline.side_check import is_whole_gap, read_document
 from tailrace.log.sidefiles import Reserved, Seals, Slots, StartOffset, Watermark, WatermarkFile
 
@@ -94,14 +94,15 @@ def _gaps(data: bytes) -> Iterator[Item]:
         position += len(line) + 1
 
 
-def _lock(data: bytes) -> Iterator[Item]:
-    """Who holds it: a note without a checksum, or nothing when nobody does."""
-    holder = Holder.parse(data)
-    if holder is not None:
-        yield {"type": "lock", **holder._asdict(), "running": holder.running}
-    else:
-        item: Item = dict.fromkeys((*Holder._fields, "running"))
-        yield {"type": "lock", **item, **({"text": _text(data)} if data else {})}
+def _members(data: bytes) -> Iterator[Item]:
+    """Who has the log open for writing: a note without a checksum."""
+    members = parse(data)
+    for member in members:
+        yield {"type": "member", **member._asdict(), "running": member.running}
+    if not members:
+        item: Item = dict.fromkeys((*Member._fields, "running"))
+        is_note = data in (b"", b"[]")
+        yield {"type": "member", **item, **({} if is_note else {"text": _text(data)})}
 
 
 _DOCUMENTS = ("log.json", "clean", "poisoned", "producers")
@@ -111,6 +112,6 @@ _READERS: dict[str, Callable[[bytes], Iterator[Item]]] = {
     "start": partial(_slots, StartOffset.MAGIC, _start),
     "seals": _seals,
     "gaps": _gaps,
-    "lock": _lock,
+    "members": _members,
 }
 NAMES = (*_DOCUMENTS, *_READERS)

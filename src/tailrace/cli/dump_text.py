@@ -9,7 +9,7 @@ from typing import Any
 from tailrace.cli.output import as_text, as_time
 from tailrace.log.offline.words import counted, offsets
 
-__all__ = ["line"]
+__all__ = ["describe_record", "line"]
 
 _LONGEST = 48  # of a key, value or header's value
 
@@ -39,7 +39,12 @@ def _header(item: dict[str, Any]) -> str:
 
 
 def _record(item: dict[str, Any]) -> str:
-    text = f"  | {item['offset']}  {as_time(item['timestamp'])}"
+    return f"  | {describe_record(item)}"
+
+
+def describe_record(item: dict[str, Any]) -> str:
+    """A record in a line."""
+    text = f"{item['offset']}  {as_time(item['timestamp'])}"
     if item["key"] is not None:
         text += f"  key {_bytes(item['key'])}"
     text += f"  value {_bytes(item['value'])}"
@@ -101,14 +106,14 @@ def _checked(item: dict[str, Any]) -> str:
     return text
 
 
-def _lock(item: dict[str, Any]) -> str:
+def _member(item: dict[str, Any]) -> str:
     if "text" in item:
-        return f"  !! not a note of who holds it\n    {item['text'].strip()}"
+        return f"  !! not a note of who has it open\n    {item['text'].strip()}"
     if item["pid"] is None:
-        return "  nobody holds it"
+        return "  nobody has it open for writing"
     since = as_time(item["since"] * 1000)
     ended = "; that process has ended" if item["running"] is False else ""
-    return f"  pid {item['pid']} on {item['host']} since {since}{ended}"
+    return f"  pid {item['pid']} on {item['host']} since {since} ({item['mode']}){ended}"
 
 
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -125,5 +130,5 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "slot": _checked,
     "seal": _checked,
     "gap": _checked,
-    "lock": _lock,
+    "member": _member,
 }

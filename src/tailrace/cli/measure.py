@@ -15,7 +15,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from time import perf_counter_ns, process_time
 from typing import Any, TypeVar
@@ -56,16 +56,27 @@ READ_SIZE = 1 << 20  # large enough that the calls cost nothing, small enough fo
 class Sample:
     """One run: so many records in so many seconds. `latencies` are of single operations, in
     nanoseconds, where they were taken; `extra` holds what else was seen, such as the processor's
-    time (`cpu_seconds`), which other programs disturb less than the clock's."""
+    time (`cpu_seconds`), which other programs disturb less than the clock's. If several processes
+    did it together, `parts` has the records of each."""
 
     count: int
     seconds: float
     latencies: array[int] = field(default_factory=lambda: array("q"))
     extra: dict[str, float] = field(default_factory=dict)
+    parts: list[int] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
         return self.count / self.seconds if self.seconds else 0.0
+
+    def add(self, part: Sample) -> None:
+        """Take in another run, as if it had followed without a pause."""
+        self.count += part.count
+        self.seconds += part.seconds
+        self.latencies += part.latencies
+        for name, value in part.extra.items():
+            self.extra[name] = self.extra.get(name, 0.0) + value
+        self.parts = [a + b for a, b in zip_longest(self.parts, part.parts, fillvalue=0)]
 
 
 # --- time -----------------------------------------------------------------------------------

@@ -12,7 +12,17 @@ from datetime import UTC, datetime
 
 import click
 
-__all__ = ["as_json", "as_text", "as_time", "print_json", "print_rows", "progress_bar"]
+from tailrace.kernel import Record
+
+__all__ = [
+    "as_json",
+    "as_text",
+    "as_time",
+    "print_json",
+    "print_rows",
+    "progress_bar",
+    "record_item",
+]
 
 _WIDTH = 100
 _STEP = 1 << 20  # bytes between two looks of the progress bar
@@ -35,6 +45,22 @@ def as_json(value: bytes | None) -> object:
     if text.translate(_WHITE).isprintable():
         return text
     return {"base64": base64.b64encode(value).decode()}
+
+
+def record_item(record: Record) -> dict[str, object]:
+    """A record in JSON. Headers are pairs, since names may repeat."""
+    headers = [
+        [as_json(name.encode("utf-8", "surrogateescape")), as_json(value)]
+        for name, value in record.headers.items()
+    ]
+    return {
+        "type": "record",
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": as_json(record.key),
+        "value": as_json(record.value),
+        "headers": headers,
+    }
 
 
 def as_text(value: bytes | None, longest: int = 60) -> str:

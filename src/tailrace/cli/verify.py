@@ -53,7 +53,8 @@ def _print_json(report: VerifyReport) -> None:
             "bytes": report.bytes,
             "start_offset": report.start_offset,
             "end_offset": report.end_offset,
-            "holder": None if report.holder is None else report.holder._asdict(),
+            "holder": report.writers[0]._asdict() if report.writers else None,
+            "writers": [writer._asdict() for writer in report.writers],
         }
     )
 
@@ -73,9 +74,12 @@ def _print_text(report: VerifyReport) -> None:
         click.echo(f"no problems{_and_notes(report)}")
     else:
         click.echo(f"{counted(len(report.problems), 'problem')}{_and_notes(report)}")
-    if report.holder is not None:
+    if report.writers:
         advice = "" if report.ok else "; verify it again when nobody does"
-        click.echo(f"pid {report.holder.pid} on {report.holder.host} is writing to it{advice}")
+        more = f" and {len(report.writers) - 1} more" if len(report.writers) > 1 else ""
+        writer = report.writers[0]
+        verb = "are" if more else "is"
+        click.echo(f"pid {writer.pid} on {writer.host}{more} {verb} writing to it{advice}")
     elif not report.ok:
         click.echo(f"see what can be done: tailrace recover {report.folder}")
 

@@ -8,8 +8,9 @@ woken one after the other, which spares them the fight for the interpreter that 
 would start, and those that were served have queued up again by the time the next flush begins.
 asyncio tasks are served by a thread of our own, because a flush must not block the loop.
 
-A flush covers what was in the file when it began. Waiters are told only then, and only those whose
-bytes it covered.
+A flush covers what was in the file when it began, whoever wrote it. Waiters are told only then, and
+only those whose bytes it covered. Processes take turns to flush, and the watermark file tells the
+next one what the last has covered: often there is nothing left to do.
 
 When fdatasync fails, the kernel may have dropped the pages and will report success the next time,
 so nothing is tried again: the log is poisoned, on disk too, every waiter gets `OutcomeUnknown`, and
@@ -25,9 +26,9 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from tailrace.errors import OutcomeUnknown
 from tailrace.log.fs import File, FileSystem
@@ -115,6 +116,26 @@ class _Waiter(NamedTuple):
     turn: threading.Lock  # released when the turn has come to the thread
 
 
+class Others(Protocol):
+    """The other processes that flush this log: one at a time does, as a context manager."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *exception: Any) -> None: ...
+
+    def wait(self) -> bool:
+        """Wait for whoever flushes now; false if nobody does."""
+
+    def release(self) -> None:
+        """Let them, after an interrupt that may have hit the exit."""
+
+    def failure(self) -> OSError | None:
+        """Why nothing can become durable any more, if somebody has found that out."""
+
+    def poison(self) -> None:
+        """Tell them that a flush failed."""
+
+
 class Committer:
     """Makes a log durable. `written` tells how far the file is written; it is called at the start
     of each flush. Thread-safe."""
@@ -126,6 +147,7 @@ class Committer:
         written: Callable[[], Written],
         watermark_file: WatermarkFile,
         watermark: Watermark,
+        others: Others,
     ) -> None:
         self.durable = watermark.durable
         self.watermark = watermark
@@ -134,6 +156,7 @@ class Committer:
         self._folder = folder
         self._written = written
         self._watermark_file = watermark_file
+        self._others = others
         self._lock = threading.Lock()
         self._mark_lock = threading.Lock()  # the watermark; innermost
         self._holder = 0  # the thread that has the turn
@@ -150,7 +173,7 @@ class Committer:
         try:
             while self.durable < end_offset:
                 if self._take_turn(end_offset, deadline):
-                    self._flush()
+                    self._flush(end_offset)
             self._pass_turn_on()
         except BaseException:
             self._withdraw()
@@ -199,6 +222,8 @@ class Committer:
     def _withdraw(self) -> None:
         """After an interrupt, wherever it came: nobody is to wait for us."""
         me = threading.get_ident()
+        if self._holder == me:
+            self._others.release()
         with self._lock:
             self._waiters = [waiter for waiter in self._waiters if waiter.thread != me]
         self._pass_turn_on()
@@ -258,15 +283,56 @@ class Committer:
         try:
             while not self._take_turn(_EVERYTHING):
                 continue
-            self._flush()
+            self._flush(_EVERYTHING)
             self._pass_turn_on()
         except BaseException:
             self._withdraw()
             raise
 
-    def _flush(self) -> None:
-        """Do one flush, with the turn."""
-        file, segment, position, end_offset, past = self._written()
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process flushes meanwhile, and what they have flushed is known."""
+        try:
+            with self._others:
+                self._learn()
+                yield
+        except OSError as error:
+            raise OutcomeUnknown(f"cannot flush {self._folder}: {error}; try again") from error
+
+    def _is_covered_meanwhile(self, wanted: int) -> bool:
+        """If another process flushes now, wait for it, together with all who do: was it enough?"""
+        try:
+            if not self._others.wait():
+                return False
+            self._learn()
+        except OSError as error:
+            raise OutcomeUnknown(f"cannot flush {self._folder}: {error}; try again") from error
+        return self.durable >= wanted
+
+    def _learn(self) -> None:
+        """What have the others done? Somebody may be writing it down now: then we look later."""
+        self.failure = self.failure or self._others.failure()
+        self.check()
+        mark = self._watermark_file.load()
+        if mark is not None and mark.durable > self.durable:
+            self.watermark, self.durable = mark, mark.durable
+
+    def _flush(self, wanted: int) -> None:
+        """Do one flush, with the turn, unless another process has made durable what is below
+        `wanted`. It covers everything that is written when it begins."""
+        try:
+            if not self._is_covered_meanwhile(wanted):
+                with self.alone():
+                    if self.durable < wanted:
+                        self._sync(*self._written())
+        finally:
+            if self._waiters:
+                with self._lock:  # those who are covered go first
+                    self._waiters.sort(key=attrgetter("end_offset"))
+            if self._tasks:
+                self.settle_tasks()
+
+    def _sync(self, file: File, segment: int, position: int, end_offset: int, past: Past) -> None:
         is_first = not past.named and segment != self.watermark.segment  # in this segment
         try:
             for rolled in past.rolled:
@@ -277,20 +343,13 @@ class Committer:
             file.sync()
         except OSError as error:
             if error.errno in _NOT_TRIED:
-                raise OutcomeUnknown(f"cannot flush {self._folder}: {error}; try again") from error
+                raise
             self.failure = error  # at once: an interrupt must not make us forget it
             self.poison(error)
-        else:
-            # A watermark that a power cut takes back must not make what is durable look like what
-            # is being written, over whole segments.
-            self.advance(segment, position, end_offset, is_first)
-        if self._waiters:
-            with self._lock:  # those who are covered go first
-                self._waiters.sort(key=attrgetter("end_offset"))
-        if self._tasks:
-            self.settle_tasks()
-        if self.failure is not None:
             self.check()
+        # A watermark that a power cut takes back must not make what is durable look like what is
+        # being written, over whole segments.
+        self.advance(segment, position, end_offset, is_first)
 
     def advance(self, segment: int, position: int, end_offset: int, sync: bool = False) -> None:
         """Everything up to there is on the disk: say so. Somebody may have said more meanwhile."""
@@ -319,6 +378,7 @@ class Committer:
     def poison(self, error: OSError) -> None:
         """A flush failed: nothing can be written to this log any more until it is reopened."""
         self.failure = error
+        self._others.poison()
         mark = self.watermark
         poison = Poison(mark.durable, mark.segment, mark.position, str(error))
         try:

@@ -11,9 +11,12 @@ threads.
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
+import mmap
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from tailrace.log.locks import ProcessLock
@@ -27,9 +30,9 @@ else:
     from typing_extensions import Buffer
 
 __all__ = [
-    "DirectoryLock",
     "Entry",
     "File",
+    "FileLock",
     "FileSystem",
     "OsFileSystem",
     "is_zeros",
@@ -42,6 +45,8 @@ __all__ = [
 
 
 _PIECE = 1 << 20
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)  # Linux has it
+_USED_OF_MAPS = 512  # bytes; the rest of a mapped file is there to have its blocks on the disk
 
 
 class Entry(NamedTuple):
@@ -58,6 +63,9 @@ class File(Protocol):
 
     def pread(self, size: int, position: int) -> bytes: ...
 
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        """The same, if it can be had without waiting for the disk."""
+
     def pread_into(self, buffer: Buffer, position: int) -> int: ...
 
     def pwrite(self, data: Buffer, position: int) -> int:
@@ -73,10 +81,22 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-class DirectoryLock(Protocol):
-    """A held lock. It ends with `release`, or with the process."""
+class FileLock(Protocol):
+    """A lock between processes, which ends with them. Used by one thread at a time."""
+
+    def acquire(self, *, shared: bool = False, wait: bool = True) -> bool:
+        """Take it; false if it is taken and we are not to wait."""
+
+    def acquire_now(self) -> bool:
+        """`acquire(wait=False)`, for those in a hurry."""
 
     def release(self) -> None: ...
+
+    def read_note(self) -> bytes: ...
+
+    def write_note(self, note: bytes) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class FileSystem(Protocol):
@@ -101,27 +121,40 @@ class FileSystem(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
 
-    def lock(self, path: str) -> DirectoryLock:
-        """Take the exclusive lock on a file, or raise `Locked`."""
+    def lock(self, path: str) -> FileLock:
+        """The lock on a file, which is made if it is missing."""
+
+    def map(self, path: str, size: int, *, write: bool) -> memoryview | None:
+        """The memory that those who map this file share, of which they use the first 512 bytes.
+        For writing, the file is made that long if it is not; for reading, `None` if it is not."""
 
     def boot_id(self) -> bytes:
         """16 bytes that change when the machine (and with it the page cache) starts anew."""
 
 
 class OsFile:
-    __slots__ = ("fd",)
+    __slots__ = ("fd", "pwrite")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        # Not a method, because each append calls it.
+        self.pwrite: Callable[[Buffer, int], int] = functools.partial(os.pwrite, fd)
 
     def pread(self, size: int, position: int) -> bytes:
         return os.pread(self.fd, size, position)
 
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        if not _NOWAIT:
+            return None
+        buffer = bytearray(size)
+        try:
+            read = os.preadv(self.fd, [buffer], position, _NOWAIT)
+        except OSError:  # it would have to wait, or cannot tell
+            return None
+        return bytes(memoryview(buffer)[:read])
+
     def pread_into(self, buffer: Buffer, position: int) -> int:
         return os.preadv(self.fd, [buffer], position)
-
-    def pwrite(self, data: Buffer, position: int) -> int:
-        return os.pwrite(self.fd, data, position)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.fd, size)
@@ -142,11 +175,16 @@ class OsFile:
     def close(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:
+            self.pwrite = _closed_pwrite
             os.close(fd)
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):  # not if an interrupt hit the constructor
             self.close()
+
+
+def _closed_pwrite(data: Buffer, position: int) -> int:
+    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 class OsFileSystem:
@@ -188,8 +226,25 @@ class OsFileSystem:
         finally:
             os.close(fd)
 
-    def lock(self, path: str) -> DirectoryLock:
-        return ProcessLock.acquire(path)
+    def lock(self, path: str) -> FileLock:
+        return ProcessLock(path)
+
+    def map(self, path: str, size: int, *, write: bool) -> memoryview | None:
+        try:
+            file = self.open(path, write=write, create=write)
+        except FileNotFoundError:
+            return None
+        try:
+            if file.size() < size:
+                if not write:
+                    return None
+                # Written, not only made longer: a store must not find the disk full. Somebody else
+                # may be doing the same, and have begun to use it, so the beginning is left alone.
+                write_all(file, bytes(size - _USED_OF_MAPS), _USED_OF_MAPS)
+            access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+            return memoryview(mmap.mmap(file.fd, size, access=access))
+        finally:
+            file.close()
 
     def boot_id(self) -> bytes:
         return _boot_id()
@@ -210,13 +265,36 @@ def _missing(path: str) -> Iterator[str]:
 
 
 def _boot_id() -> bytes:
-    """Linux tells the boot; elsewhere nothing does, and every unclean open is taken for a power
-    cut, which is the careful answer."""
+    """Linux and macOS tell the boot; elsewhere nothing does, and every unclean open is taken for a
+    power cut, which is the careful answer."""
     try:
-        with open("/proc/sys/kernel/random/boot_id") as f:
-            return bytes.fromhex(f.read().strip().replace("-", ""))
-    except OSError:
+        return _known_boot_id()
+    except (OSError, ValueError):
         return os.urandom(16)
+
+
+@functools.cache
+def _known_boot_id() -> bytes:
+    if sys.platform == "darwin":
+        name = _sysctl(b"kern.bootsessionuuid")
+    else:
+        with open("/proc/sys/kernel/random/boot_id") as f:
+            name = f.read().strip()
+    boot_id = bytes.fromhex(name.replace("-", ""))
+    if len(boot_id) != 16:
+        raise ValueError(name)
+    return boot_id
+
+
+def _sysctl(name: bytes) -> str:
+    import ctypes  # takes long, and only macOS needs it
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    value = ctypes.create_string_buffer(64)
+    size = ctypes.c_size_t(len(value))
+    if libc.sysctlbyname(name, value, ctypes.byref(size), None, ctypes.c_size_t(0)):
+        raise OSError(ctypes.get_errno(), "sysctlbyname failed")
+    return value.value.decode()
 
 
 def write_all(file: File, data: Buffer, position: int) -> None:
@@ -271,8 +349,9 @@ def read_file(fs: FileSystem, path: str, limit: int) -> bytes | None:
 
 
 def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
-    """Give a file new contents such that a crash leaves the old ones or the new, durably."""
-    temporary = path + ".tmp"
+    """Give a file new contents such that a crash leaves the old ones or the new, durably. If two
+    processes do so at once, one of them wins."""
+    temporary = f"{path}.{os.getpid()}.tmp"
     file = fs.open(temporary, write=True, create=True)
     try:
         file.truncate(0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from tailrace.errors import Closed, NotWritten, OffsetOutOfRange
 from tailrace.kernel import (
@@ -22,13 +24,25 @@ from tailrace.kernel import (
 )
 from tailrace.kernel.coerce import refuse_single
 from tailrace.kernel.layout import too_large
-from tailrace.log.commit import Receipt
+from tailrace.log.board import ATTENTION
+from tailrace.log.commit import Committer, Receipt
+from tailrace.log.follow import Follower, Tailing
 from tailrace.log.fs import FileSystem, OsFileSystem
+from tailrace.log.ground import refuse_network
+from tailrace.log.inputs import (
+    check_records,
+    check_whole,
+    checked_mode,
+    checked_sequence,
+    chunks,
+    refuse_reserved,
+)
 from tailrace.log.observer import Observer
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 from tailrace.log.reader import View
 from tailrace.log.retention import VacuumReport
+from tailrace.log.segments import Catalog
 from tailrace.log.tail import NEXT_OFFSET
 from tailrace.log.writer import Writer
 
@@ -40,6 +54,16 @@ __all__ = ["Batch", "Log"]
 Start = int | Literal["first", "last", "next"]
 
 _FEW = 16
+
+_logs: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for log in list(_logs):
+        log._disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +98,8 @@ class Log:
         *,
         flush: str | None = None,
         read_only: bool = False,
+        mode: Literal["owner", "shared"] = "owner",
+        exclusive: bool = False,
         upkeep: bool = True,
         fs: FileSystem | None = None,
         **options: Any,
@@ -81,21 +107,59 @@ class Log:
         self.path = os.fspath(path)
         self.read_only = read_only
         self.options = LogOptions.parse(flush=flush, **options)
+        self._mode = checked_mode(mode, exclusive, read_only)
+        self._upkeep = upkeep
         # The working directory may change, the log stays.
-        folder = self.path if fs is not None else os.path.abspath(self.path)
-        fs = fs if fs is not None else OsFileSystem()
+        self._folder = self.path if fs is not None else os.path.abspath(self.path)
+        self._fs = fs if fs is not None else OsFileSystem()
+        if fs is None and not read_only:
+            refuse_network(self._folder)
         self._codec = self.options.codec
         self._max_batch_size = HEADER_SIZE + self.options.max_batch_bytes
         self._writer: Writer | None = None
-        self._source: Writer | Observer
-        if read_only:
-            self._source = Observer(fs, folder, self.options)
+        self._committer: Committer | None = None
+        self._followers: weakref.WeakSet[Follower] = weakref.WeakSet()
+        self._closed = True
+        self._is_inherited = False
+        self._opening = threading.Lock()
+        self._open()
+        _logs.add(self)
+
+    def _open(self) -> None:
+        fs, folder, options = self._fs, self._folder, self.options
+        if self.read_only:
+            catalog = Catalog(fs, folder, options, read_only=True)
+            self._observer = Observer(fs, folder, catalog)
         else:
-            writer = Writer(fs, folder, self.options, upkeep=upkeep)
-            self._source = self._writer = writer
+            writer = Writer(fs, folder, options, upkeep=self._upkeep, mode=self._mode)
+            try:
+                catalog = Catalog(
+                    fs, folder, options, seals=writer.flush_mode is not FlushMode.NONE
+                )
+                self._observer = Observer(fs, folder, catalog, lambda: writer.committer.watermark)
+            except BaseException:
+                writer.abandon()
+                raise
+            self._writer = writer
             # What a receipt has to wait for: nothing, unless this handle is `sync`.
             self._committer = writer.committer if writer.flush_mode is FlushMode.SYNC else None
         self._closed = False
+
+    def _disown(self) -> None:
+        """We are in a forked child: what is open is the parent's. Whatever is asked of this log
+        next opens it anew, as another process would."""
+        if self._closed:
+            return
+        if self._writer is not None:
+            self._writer.disown()
+        self._writer = self._committer = None
+        self._observer.disown()
+        self._followers = weakref.WeakSet()
+        self._opening = threading.Lock()
+        self._is_inherited = True
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Log cannot be pickled: pass its path, and open it in the other process")
 
     # --- append -----------------------------------------------------------------------------
 
@@ -115,10 +179,10 @@ class Log:
         receipt of the first one comes back.
         """
         writer = self._writing()
-        _check_records(records)
+        check_records(records)
         now_ms = time_ns() // 1_000_000
         if producer is not None or sequence is not None:
-            producer, sequence = _checked_sequence(producer, sequence)
+            producer, sequence = checked_sequence(producer, sequence)
             headers = [(PRODUCER_HEADER, producer.encode()), (SEQUENCE_HEADER, b"%d" % sequence)]
             draft = encode(records, now_ms, self._codec, headers, self.options.max_batch_bytes)
             offset, count = writer.append_once(draft, producer, sequence, now_ms)
@@ -145,16 +209,24 @@ class Log:
         if writer is None:
             writer = self._writing()
         if headers is not None:
-            _refuse_reserved(headers)
+            refuse_reserved(headers)
         now_ms = time_ns() // 1_000_000
-        tail = writer.tail
+        tail, turn = writer.tail, writer.turn
         with writer.lock:
-            offset = tail.state[NEXT_OFFSET]
-            data = encode_placed(value, key, headers, timestamp, offset, now_ms)
-            size = len(data)
-            if size > self._max_batch_size:
-                raise too_large(size - HEADER_SIZE, self.options.max_batch_bytes)
-            tail.write(data, size, 1, now_ms if timestamp is None else timestamp)
+            try:
+                if not turn.held:
+                    writer.take_turn()
+                offset = tail.state[NEXT_OFFSET]
+                data = encode_placed(value, key, headers, timestamp, offset, now_ms)
+                size = len(data)
+                if size > self._max_batch_size:
+                    raise too_large(size - HEADER_SIZE, self.options.max_batch_bytes)
+                tail.write(data, size, 1, now_ms if timestamp is None else timestamp)
+                if turn.shares or turn.memory[ATTENTION]:
+                    writer.end_turn()
+            except BaseException:
+                writer.break_off()
+                raise
         return Receipt(offset, offset + 1, 1, self._committer)
 
     def append_many(self, records: Iterable[object]) -> Receipt:
@@ -168,7 +240,7 @@ class Log:
         last: Receipt | None = None
         appended = 0
         try:
-            for chunk in _chunks(records, self.options.max_batch_bytes):
+            for chunk in chunks(records, self.options.max_batch_bytes):
                 for part in self._append_halving(chunk):
                     first, last = first or part, part
                     appended += part.count
@@ -222,16 +294,61 @@ class Log:
 
     # --- read -------------------------------------------------------------------------------
 
+    @overload
     def read(
-        self, start: Start = "first", end: int | None = None, *, timestamp: int | None = None
-    ) -> Iterator[Record]:
+        self,
+        start: Start = "first",
+        end: int | None = None,
+        *,
+        timestamp: int | None = None,
+        follow: Literal[False] = False,
+        timeout: None = None,
+    ) -> Iterator[Record]: ...
+
+    @overload
+    def read(
+        self,
+        start: Start = "first",
+        end: int | None = None,
+        *,
+        timestamp: int | None = None,
+        follow: Literal[True],
+        timeout: float | None = None,
+    ) -> Follower: ...
+
+    def read(
+        self,
+        start: Start = "first",
+        end: int | None = None,
+        *,
+        timestamp: int | None = None,
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[Record] | Follower:
         """Records from `start` (an offset, "first", "last" or "next"; or the first at or after
-        `timestamp`) up to the offset `end`, or to what the log holds now."""
+        `timestamp`) up to the offset `end`, or to what the log holds now.
+
+        With `follow` it goes on with what any process appends, as soon as it may be seen, until
+        the log or the follower is closed, or nothing has come for `timeout` seconds.
+        """
+        if follow:
+            follower = Follower(self.tail(start, end, timestamp=timestamp), timeout)
+            self._followers.add(follower)
+            return follower
+        if timeout is not None:
+            raise ValueError("timeout is for follow=True; without it nothing is waited for")
         view, first, last = self._range(start, end, timestamp)
         return self._records(view, first, last)
 
+    def tail(
+        self, start: Start = "first", end: int | None = None, *, timestamp: int | None = None
+    ) -> Tailing:
+        """A position from which to read on, for those who wait in their own way."""
+        _view, first, _last = self._range(start, end, timestamp)
+        return Tailing(self._observer, self._folder, self._records, first, end)
+
     def _records(self, view: View, first: int, last: int) -> Iterator[Record]:
-        for region in self._source.reader.regions(view, first, last):
+        for region in self._observer.reader.regions(view, first, last):
             data = region.data
             few = min(first + _FEW, last)  # whoever wants one record does not pay for its batch
             yield from decode(data, 0, len(data), first, few)
@@ -248,7 +365,7 @@ class Log:
         return self._batches(view, first, last)
 
     def _batches(self, view: View, first: int, last: int) -> Iterator[Batch]:
-        for region in self._source.reader.regions(view, first, last):
+        for region in self._observer.reader.regions(view, first, last):
             for info in batches(region.data, 0, len(region.data)):
                 if info.next_offset > first and info.base_offset < last:
                     data = bytes(region.data[info.position : info.position + info.size])
@@ -276,7 +393,7 @@ class Log:
     ) -> Iterator[pa.RecordBatch]:
         from tailrace.kernel import arrow
 
-        for region in self._source.reader.regions(view, first, last):
+        for region in self._observer.reader.regions(view, first, last):
             data = region.data
             try:
                 decoded = [arrow.decode_arrow(data, 0, len(data), first, last, columns)]
@@ -296,30 +413,30 @@ class Log:
 
     def _at(self, timestamp: int) -> tuple[View, int]:
         self._check_open()
-        _check_whole("timestamp", timestamp, "a number of milliseconds")
+        check_whole("timestamp", timestamp, "a number of milliseconds")
         while True:
-            view = self._source.view()
+            view = self._observer.view()
             try:
-                return view, self._source.reader.offset_at(view, timestamp)
+                return view, self._observer.reader.offset_at(view, timestamp)
             except FileNotFoundError:  # retention was faster: look again
-                if self._source.view() == view:
+                if self._observer.view() == view:
                     raise
 
     def _range(self, start: Start, end: int | None, timestamp: int | None) -> tuple[View, int, int]:
         self._check_open()
         if end is not None:
-            _check_whole("end", end, "an offset")
+            check_whole("end", end, "an offset")
         if timestamp is not None:
             if start != "first":
                 raise ValueError("read from a start or from a timestamp, not from both")
             view, start = self._at(timestamp)
         else:
-            view = self._source.view()
+            view = self._observer.view()
         match start:
             case "first":
                 first = view.start
             case "last":
-                first = max(self._source.gaps.last_before(view.end), view.start)
+                first = max(self._observer.gaps.last_before(view.end), view.start)
             case "next":
                 first = view.end
             case int() if not isinstance(start, bool):
@@ -347,27 +464,32 @@ class Log:
     @property
     def start_offset(self) -> int:
         """The first offset that can be read."""
-        return self._source.start_offset
+        self._reopen_if_inherited()
+        if self._writer is not None:
+            return self._writer.start_offset
+        return self._observer.view().start
 
     @property
     def end_offset(self) -> int:
         """The offset that the next record gets."""
+        self._reopen_if_inherited()
         if self._writer is not None:
-            return self._writer.tail.end_offset
-        return self._source.view().end
+            return self._writer.end_offset
+        return self._observer.view().end
 
     @property
     def durable_offset(self) -> int:
         """Every record below is on the disk."""
-        if self._writer is not None:
+        self._reopen_if_inherited()
+        if self._closed and self._writer is not None:
             return self._writer.committer.durable
-        assert isinstance(self._source, Observer)
-        return self._source.durable_offset
+        return self._observer.durable_offset
 
     @property
     def flush_mode(self) -> str:
         """What receipts of this handle wait for."""
-        return self._source.flush_mode.value
+        source = self._observer if self._writer is None else self._writer
+        return source.flush_mode.value
 
     # --- upkeep -----------------------------------------------------------------------------
 
@@ -378,25 +500,35 @@ class Log:
     def truncate_before(self, offset: int) -> None:
         """Let the log start at `offset`, durably and at once. Whole segments below it are deleted
         by the next `vacuum`."""
-        _check_whole("offset", offset, "an offset")
+        check_whole("offset", offset, "an offset")
         self._writing().truncate_before(offset)
 
     def vacuum(self) -> VacuumReport:
         """Delete the segments that the start offset and the retention options let go."""
-        return self._writing().vacuum()
+        report = self._writing().vacuum()
+        self._observer.refresh()
+        return report
 
     def close(self) -> None:
         """Flush and close; a second close does nothing."""
         if not self._closed:
             self._closed = True
-            self._source.close()
+            for follower in list(self._followers):
+                follower.close()
+            try:
+                if self._writer is not None:
+                    self._writer.close()
+            finally:
+                self._observer.close()
 
     def __del__(self) -> None:
         # Dropped without a close, which is no worse than a crash: nothing is written, and the next
         # open, perhaps in this process, recovers.
         if not getattr(self, "_closed", True):
             self._closed = True
-            self._source.abandon()
+            self._observer.close()
+            if self._writer is not None:
+                self._writer.abandon()
 
     def __enter__(self) -> Log:
         self._check_open()
@@ -422,66 +554,17 @@ class Log:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"{self.path} is closed")
+        self._reopen_if_inherited()
+
+    def _reopen_if_inherited(self) -> None:
+        if self._is_inherited and not self._closed:
+            with self._opening:
+                if self._is_inherited:
+                    self._open()
+                    self._is_inherited = False
 
     def _writing(self) -> Writer:
         self._check_open()
         if self._writer is None:
             raise NotWritten(f"{self.path} is open read-only; open it without read_only to write")
         return self._writer
-
-
-def _chunks(records: Iterable[object], max_bytes: int) -> Iterator[list[object]]:
-    """Lists of records that probably fit into a batch, without holding more than that."""
-    chunk: list[object] = []
-    size = 0
-    for record in records:
-        weight = len(record) if isinstance(record, bytes) else _weight(record)
-        size += weight + 16
-        if chunk and (size > max_bytes or len(chunk) == MAX_COUNT):
-            yield chunk
-            chunk, size = [], weight + 16
-        chunk.append(record)
-    if chunk:
-        yield chunk
-
-
-def _weight(record: object) -> int:
-    match record:
-        case Record():
-            return len(record.key or b"") + len(record.value or b"")
-        case (key, value, *_):
-            return _weight(key) + _weight(value)
-        case Sized():
-            return len(record)
-        case _:
-            return 0
-
-
-def _check_records(records: object) -> None:
-    """What the kernel would take, and the log does not."""
-    if isinstance(records, tuple):
-        raise TypeError("a tuple is one record with its key; put the records in a list")
-    match records:
-        case [Record(headers=headers), *_] | [(_, _, headers), *_] if headers:
-            _refuse_reserved(headers)
-
-
-def _refuse_reserved(headers: Any) -> None:
-    """The log believes these two when it finds them in a batch's first record."""
-    names = headers if isinstance(headers, Mapping) else [pair[0] for pair in headers]
-    for name in (PRODUCER_HEADER, SEQUENCE_HEADER):
-        if name in names:
-            raise ValueError(f"the header {name!r} is the log's own; append with producer=…")
-
-
-def _check_whole(name: str, number: object, meaning: str) -> None:
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{name} is {meaning}, a whole number, not {number!r}")
-
-
-def _checked_sequence(producer: str | None, sequence: int | None) -> tuple[str, int]:
-    if not isinstance(producer, str) or not 0 < len(producer) <= 255:
-        raise ValueError(f"a producer id is 1 to 255 characters, not {producer!r}")
-    if isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < 2**63:
-        raise ValueError(f"a sequence is a whole number from 0 on, not {sequence!r}")
-    return producer, sequence

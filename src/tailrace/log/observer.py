@@ -1,18 +1,26 @@
-"""A log that is open read-only: nothing is locked, written or repaired.
+"""The reading side of a log: nothing is locked or repaired.
 
-What an observer sees follows from the files alone. In a `sync` log the watermark is the end, as
-long as it is of this boot; a watermark from before a restart of the machine may be behind, but then
-nobody has written since, and every whole batch on the disk is as good as durable. In the other
-modes every whole batch counts, up to the first that is not whole.
+What can be seen follows from the files alone, whoever writes them. In a `sync` log the watermark is
+the end, as long as it is of this boot; a watermark from before a restart of the machine may be
+behind, but then nobody has written since, and every whole batch on the disk is as good as durable.
+In the other modes every whole batch counts, up to the first that is not whole.
+
+As long as the board is up (`board.py`) it tells when the segments have changed, and nobody lists
+the folder in between.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
+from typing import NamedTuple
 
+from tailrace.kernel import COMPLETE
 from tailrace.kernel.layout import MAX_OFFSET
-from tailrace.log.fs import FileSystem
-from tailrace.log.options import FlushMode, LogOptions
+from tailrace.log.board import Board
+from tailrace.log.fs import File, FileSystem
+from tailrace.log.options import FlushMode
 from tailrace.log.reader import Reader, View
 from tailrace.log.recovery import count_unbroken, durable_size
 from tailrace.log.scan import Facts, scan
@@ -26,82 +34,176 @@ from tailrace.log.sidefiles import (
     WatermarkFile,
 )
 
-__all__ = ["Observer"]
+__all__ = ["Edition", "Observer"]
+
+
+class Edition(NamedTuple):
+    """What the board says of the set of segments: while it says the same, they are the same."""
+
+    incarnation: int
+    layout: int
 
 
 class Observer:
-    """Looks at the files anew for each view. Thread-safe."""
+    """Looks at the files for each view. Thread-safe."""
 
-    def __init__(self, fs: FileSystem, folder: str, options: LogOptions) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        catalog: Catalog,
+        own_mark: Callable[[], Watermark] | None = None,
+    ) -> None:
+        """`own_mark` is a watermark that this process knows of, whether or not it could be
+        written."""
         self._fs = fs
         self._folder = folder
+        self._own_mark = own_mark
         fs.list(folder)  # a folder that is not there is an error now, not at the first read
         identity = Identity.load(fs, folder) or Identity(FlushMode.ASYNC, sparse_below=MAX_OFFSET)
         self.flush_mode = FlushMode(identity.flush)
-        self.catalog = Catalog(fs, folder, options, read_only=True)
+        self.catalog = catalog
         self.gaps = Gaps(fs, folder)
         self.reader = Reader(
             self.catalog, self.gaps, identity.sparse_below, lambda: self.start_offset
         )
-        self._bases: tuple[int, ...] = ()
         self._lock = threading.Lock()
+        self._board: Board | None = None
+        self._incarnation = 0
+        self._watermark_file = WatermarkFile(fs, folder)
+        # All of this is as of this edition.
+        self._edition: Edition | None = None
+        self._extents: tuple[Extent, ...] = ()
+        self._start = 0
+        self._mark: Watermark | None = None
         self._tail: Facts | None = None
         self._unbroken: tuple[object, int] = (None, 0)
+        self._last_view = View((), 0, 0)
+        self._closed = False
+
+    # --- what may be seen -------------------------------------------------------------------
 
     def view(self) -> View:
-        while True:
-            listing = list_segments(self._fs, self._folder).extents
-            try:
-                with self._lock:
-                    return self._view(listing)
-            except FileNotFoundError:  # retention was faster: look again
-                if list_segments(self._fs, self._folder).extents == listing:
-                    raise
+        """What readers may see now."""
+        with self._lock:
+            if self._closed:
+                return self._last_view
+            while True:
+                edition = self.edition()
+                if edition is None or edition != self._edition:
+                    self._look_around(edition)
+                extents = self._extents
+                try:
+                    self._last_view, is_all_there = self._view(edition is not None)
+                except FileNotFoundError:
+                    if not self._has_moved(edition, extents):
+                        raise
+                else:
+                    if is_all_there or not self._has_moved(edition, extents):
+                        return self._last_view
 
-    def _view(self, extents: tuple[Extent, ...]) -> View:
-        bases = tuple(extent.base for extent in extents)
-        if bases != self._bases:
-            self.catalog.seals.load(set(bases))
-            self._bases = bases
+    def _has_moved(self, edition: Edition | None, extents: tuple[Extent, ...]) -> bool:
+        """Was a writer faster, so that one has to look again? Otherwise a file is missing."""
+        self._look_around(None)
+        return self._extents != extents or self.edition() != edition
+
+    def edition(self) -> Edition | None:
+        """`None` while no writer keeps the board up to date."""
+        board = self._board
+        if board is None:
+            board = self._board = Board.find(self._fs, self._folder)
+        if board is None or not board.is_up or board.poisoned:
+            return None
+        return Edition(board.incarnation, board.layout)
+
+    def _look_around(self, edition: Edition | None) -> None:
+        """Take in everything that changes rarely."""
+        incarnation = self._board.incarnation if self._board is not None else 0
+        if incarnation != self._incarnation:  # files of the same name may be others
+            self._incarnation = incarnation
+            self.catalog.forget_all()
+            self._tail = None
+        start = self._start = self._load_start()
+        listed = list_segments(self._fs, self._folder).extents
+        while len(listed) > 1 and listed[1].base <= start:  # about to be deleted
+            listed = listed[1:]
+        bases = {extent.base for extent in listed}
+        known = {extent.base for extent in self._extents}
+        for base in bases:
+            if base >= max(known, default=0):  # a roll that failed may have left it, and made anew
+                self.catalog.files.forget(segment_path(self._folder, base))
+        if bases != known:
+            self.catalog.seals.load(bases)
+            self.catalog.active = max(bases, default=None)
+            for base in known - bases:
+                self.catalog.forget(base)
         self.gaps.load()
-        start = StartOffset(self._fs, self._folder).load()
-        mark = self.watermark()
+        self._mark = self.watermark()
+        self._extents = listed
+        self._edition = edition
+
+    def _load_start(self) -> int:
+        return StartOffset(self._fs, self._folder).load()
+
+    def _view(self, is_live: bool) -> tuple[View, bool]:
+        """The view, and whether the segments that it needs are there. With a board that is up,
+        `is_live`, nothing else can have changed than the start, the watermark, and the size of the
+        last segment."""
+        start = self._start
+        if is_live and self._board is not None:
+            note = self._board.peek()
+            start = self._load_start() if note is None else max(start, note.start_offset)
+        if self.flush_mode is FlushMode.SYNC:
+            self._mark = self.watermark()
+        extents, mark = self._extents, self._mark
         if mark is None and extents:
             start = max(start, extents[0].base)
-        bound = self._bound(mark)
+        bound = self._bound(mark) if not is_live or self.flush_mode is FlushMode.SYNC else None
         if bound is None:
-            return self._whole_batches(extents, start, mark)
+            return self._whole_batches(extents, start), True
         # An empty one is left over from a roll that failed; the records went on before it.
         visible = [extent for extent in extents if extent.size and extent.base < bound.segment]
-        if any(extent.base == bound.segment for extent in extents):
+        is_there = any(extent.base == bound.segment for extent in reversed(extents))
+        if is_there:
             visible.append(Extent(bound.segment, bound.position))
-        return View(tuple(visible), start, max(bound.durable, start))
+        return View(tuple(visible), start, max(bound.durable, start)), is_there
 
     def _bound(self, mark: Watermark | None) -> Watermark | Poison | None:
         """The last good flush, if nothing behind it may be seen."""
-        poison = Poison.load(self._fs, self._folder, mark)
+        poison = None
+        if self._edition is None:  # else the board would say so
+            poison = Poison.load(self._fs, self._folder, mark)
         if poison is not None:
             return poison if mark is None or poison.durable >= mark.durable else mark
         if self.flush_mode is FlushMode.SYNC and mark is not None:
             return mark if mark.boot_id == self._fs.boot_id() else None
         return None
 
-    def _whole_batches(
-        self, extents: tuple[Extent, ...], start: int, mark: Watermark | None
-    ) -> View:
+    def _whole_batches(self, extents: tuple[Extent, ...], start: int) -> View:
+        mark = self._mark
         if mark is not None and self._is_cut_off(mark):
             extents = extents[: self._count_unbroken(extents, mark, start)]
         end = extents[-1].base if extents else start
-        with_records = [extent for extent in extents if extent.size]
-        if with_records:
-            extent = with_records[-1]
-            facts = self._tail_facts(extent, mark)
-            size = max(facts.size, min(durable_size(extent, mark), extent.size))
-            with_records[-1] = Extent(extent.base, size)
+        last, size = len(extents) - 1, 0
+        while last >= 0:  # the last one grows, or one before it if a roll failed
+            size = self._size_now(extents[last])
+            if size:
+                break
+            last -= 1
+        with_records = [extent for extent in extents[:last] if extent.size] if last >= 0 else []
+        if last >= 0:
+            extent = Extent(extents[last].base, size)
+            facts = self._tail_facts(extent)
+            vouched_for = min(durable_size(extent, self._mark), size)
+            with_records.append(Extent(extent.base, max(facts.size, vouched_for)))
             end = max(end, facts.next_offset)
-        if mark is not None:
-            end = max(end, mark.durable)  # if that much is not there, readers are to be told
+        if self._mark is not None:
+            end = max(end, self._mark.durable)  # if that much is not there, readers are to be told
         return View(tuple(with_records), start, max(start, end))
+
+    def _size_now(self, extent: Extent) -> int:
+        with self.catalog.files.use(segment_path(self._folder, extent.base)) as file:
+            return file.size()
 
     def _is_cut_off(self, mark: Watermark) -> bool:
         """Has a power cut hit an `async` log that no writer has opened since?"""
@@ -115,22 +217,44 @@ class Observer:
             self._unbroken = ((extents, mark, start), count)
         return count
 
-    def _tail_facts(self, extent: Extent, mark: Watermark | None) -> Facts:
+    def _tail_facts(self, extent: Extent) -> Facts:
         """The last segment, as far as recovery would keep it."""
-        is_cut_off = mark is not None and self._is_cut_off(mark)
+        is_cut_off = self._mark is not None and self._is_cut_off(self._mark)
         if not is_cut_off and self.catalog.seals.get(*extent) is not None:
             return self.catalog.facts(extent)
         facts = self._tail
         if facts is None or facts.base != extent.base or facts.size > extent.size:
             facts = self._tail = self.catalog.new_facts(extent.base)
-        size = extent.size if mark is None else durable_size(extent, mark)
-        with self.catalog.files.use(segment_path(self._folder, extent.base)) as file:
-            scan(file, facts, extent.size, durable_size=size, contiguous=mark is not None)
-        self.catalog.remember(facts)
+        if facts.size < extent.size:
+            path = segment_path(self._folder, extent.base)
+            with self.catalog.lock, self.catalog.files.use(path) as file:
+                if self._scan(file, facts, extent) != COMPLETE:
+                    # Is it being written, or is it damage? The watermark tells.
+                    self._mark = self.watermark()
+                    self._scan(file, facts, extent)
+            self.catalog.remember(facts)
         return facts
 
+    def _scan(self, file: File, facts: Facts, extent: Extent) -> int:
+        mark = self._mark
+        durable = extent.size if mark is None else durable_size(extent, mark)
+        return scan(file, facts, extent.size, durable_size=durable, contiguous=mark is not None)
+
     def watermark(self) -> Watermark | None:
-        return WatermarkFile(self._fs, self._folder).load()
+        if self._closed:
+            return self._mark
+        with contextlib.suppress(FileNotFoundError):
+            self._watermark_file.open(write=False)
+        mark = self._watermark_file.load()
+        if self._own_mark is not None:
+            own = self._own_mark()
+            if mark is None or own.durable > mark.durable:
+                return own
+        return mark
+
+    def watermark_now(self) -> Watermark | None:
+        """The same, if the file's bytes are in memory."""
+        return None if self._closed else self._watermark_file.load_now()
 
     @property
     def start_offset(self) -> int:
@@ -142,10 +266,31 @@ class Observer:
 
     @property
     def durable_offset(self) -> int:
-        mark = self.watermark()
+        try:
+            mark = self.watermark()
+        except OSError:
+            if self._own_mark is None:
+                raise
+            mark = self._own_mark()  # which is true, if not the latest
         return mark.durable if mark is not None else 0
 
-    def close(self) -> None:
-        self.catalog.close()
+    def refresh(self) -> None:
+        """Let go of what was deleted."""
+        with contextlib.suppress(OSError):
+            self.view()
 
-    abandon = close
+    def disown(self) -> None:
+        """We are in a forked child, where a thread that is not here may have held the locks."""
+        self._lock = threading.Lock()
+        self.catalog.disown()
+        self.close()
+
+    def close(self) -> None:
+        """What was seen last can still be asked for, but not read."""
+        with self._lock:
+            self._closed = True
+        self.catalog.close()
+        self._watermark_file.close()
+        if self._board is not None:
+            self._board.close()
+            self._board = None

@@ -74,8 +74,11 @@ class Producers:
             del known.appended[next(iter(known.appended))]
 
     def observe(self, batches: Iterable[tuple[int, int, int, Headers | None]]) -> None:
-        """Count batches of the log: (base offset, count, base timestamp, first headers)."""
+        """Count batches of the log, in order: (base offset, count, base timestamp, first headers).
+        What was counted is passed over."""
         for base_offset, count, base_timestamp, headers in batches:
+            if base_offset < self.next_offset:
+                continue
             if headers and PRODUCER_HEADER in headers and SEQUENCE_HEADER in headers:
                 try:
                     producer = headers[PRODUCER_HEADER].decode()

@@ -99,8 +99,8 @@ def diagnose(fs: FileSystem, catalog: Catalog, gaps: Gaps, flush: FlushMode) -> 
     found = Diagnosis(folder)
     listing = list_segments(fs, folder)
     found.leftovers = [os.path.join(folder, name) for name in listing.orphans]
-    found.leftovers += _temporary_files(fs, os.path.join(folder, FOLDER))
-    catalog.seals.load({extent.base for extent in listing.extents})
+    found.leftovers += _unfinished_files(fs, os.path.join(folder, FOLDER))
+    catalog.seals.load({extent.base for extent in listing.extents}, alone=True)
     gaps.load()
     found.start_offset = StartOffset(fs, folder).load()
     found.watermark = WatermarkFile(fs, folder).load()
@@ -160,12 +160,17 @@ def _exists(fs: FileSystem, path: str) -> bool:
     return True
 
 
-def _temporary_files(fs: FileSystem, folder: str) -> list[str]:
+def _unfinished_files(fs: FileSystem, folder: str) -> list[str]:
+    """Files whose writer was killed before they could mean anything."""
     try:
         entries = fs.list(folder)
     except FileNotFoundError:
         return []
-    return [os.path.join(folder, entry.name) for entry in entries if entry.name.endswith(".tmp")]
+    return [
+        os.path.join(folder, entry.name)
+        for entry in entries
+        if entry.name.endswith(".tmp") or (entry.name in ("start", "reserved") and not entry.size)
+    ]
 
 
 def _without_deleted(found: Diagnosis, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:

@@ -79,6 +79,16 @@ def list_segments(fs: FileSystem, folder: str) -> Listing:
     return Listing(tuple(Extent(b, sizes[b]) for b in sorted(sizes)), modified, orphans)
 
 
+def sealed_before(
+    extents: tuple[Extent, ...], active: int, start_offset: int
+) -> tuple[Extent, ...]:
+    """The segments before the active one, without those that are about to be deleted."""
+    before = [extent for extent in extents if extent.base < active]
+    bounds = [*(extent.base for extent in before), active][1:]
+    pairs = zip(before, bounds, strict=True)
+    return tuple(extent for extent, bound in pairs if extent.size and bound > start_offset)
+
+
 class OpenFiles:
     """Files open for reading, at most `capacity` beyond those in use right now."""
 
@@ -97,6 +107,17 @@ class OpenFiles:
             yield shared.file
         finally:
             self._release(shared)
+
+    def read_now(self, path: str, size: int, position: int) -> bytes | None:
+        """Some bytes of a file, if nothing has to be waited for: the file is open, nobody else is
+        at work here, and the bytes are in memory."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            shared = self._open.get(path)
+            return None if shared is None else shared.file.pread_now(size, position)
+        finally:
+            self._lock.release()
 
     def _acquire(self, path: str) -> _SharedFile:
         with self._lock:
@@ -129,6 +150,11 @@ class OpenFiles:
         with self._lock:
             self._forget(path)
 
+    def forget_all(self) -> None:
+        with self._lock:
+            for path in list(self._open):
+                self._forget(path)
+
     def _forget(self, path: str) -> None:
         shared = self._open.pop(path, None)
         if shared is not None:
@@ -136,11 +162,13 @@ class OpenFiles:
             if not shared.users:
                 shared.file.close()
 
+    def disown(self) -> None:
+        self._lock = threading.Lock()
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            for path in list(self._open):
-                self._forget(path)
+        self.forget_all()
 
 
 class _SharedFile:
@@ -171,27 +199,34 @@ class Catalog:
         self.seals = Seals(fs, folder, read_only=read_only or not seals)
         self._options = options
         self._read_only = read_only
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()  # whoever extends facts holds it
         self._facts: OrderedDict[int, Facts] = OrderedDict()
         # The segment that is being written. Its indexes and timestamps are always up to date, its
         # counts are its writer's business.
         self.live: Facts | None = None
+        self.active: int | None = None  # the base of the segment that is being written
 
     def new_facts(self, base: int) -> Facts:
         return Facts(base, self._options.index_interval, self._options.time_index_interval_ms)
 
     def remember(self, facts: Facts) -> None:
-        with self._lock:
+        with self.lock:
             self._facts[facts.base] = facts
             self._facts.move_to_end(facts.base)
             while len(self._facts) > _FACTS_IN_MEMORY:
                 self._facts.popitem(last=False)
 
     def forget(self, base: int) -> None:
-        with self._lock:
+        with self.lock:
             self._facts.pop(base, None)
             self.seals.forget(base)
         self.files.forget(segment_path(self.folder, base))
+
+    def forget_all(self) -> None:
+        """Somebody may have put other files in the place of those we know."""
+        with self.lock:
+            self._facts.clear()
+        self.files.forget_all()
 
     def max_timestamp(self, extent: Extent) -> int:
         seal = self.seals.get(*extent)
@@ -213,7 +248,7 @@ class Catalog:
         facts = self._facts.get(extent.base)
         if facts is not None and facts.size >= extent.size:
             return facts
-        with self._lock:
+        with self.lock:
             facts = self._facts.get(extent.base)
             if facts is None:
                 facts = self._load(extent)
@@ -227,7 +262,8 @@ class Catalog:
     def _extend(self, facts: Facts, extent: Extent) -> None:
         with self.files.use(segment_path(self.folder, extent.base)) as file:
             status = scan(file, facts, extent.size)
-        if not self._read_only and status == COMPLETE and not facts.damages:
+        is_closed = not self._read_only and extent.base != self.active
+        if is_closed and status == COMPLETE and not facts.damages:
             self.save(facts)
 
     def save(self, facts: Facts) -> None:
@@ -296,6 +332,11 @@ class Catalog:
         )
         with contextlib.suppress(OSError):
             self.seals.add(seal)
+
+    def disown(self) -> None:
+        """Make the locks anew, in a forked child."""
+        self.lock = threading.RLock()
+        self.files.disown()
 
     def close(self) -> None:
         self.files.close()

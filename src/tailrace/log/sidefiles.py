@@ -145,7 +145,19 @@ class Slots:
         return sequence, slot[size_of_head:end]
 
     def load(self) -> bytes | None:
-        data = read_file(self._fs, self._path, 2 * self.STRIDE) or b""
+        """What counts now. Somebody else may have written since, so do this before a `store`."""
+        if self._file is not None:
+            data = read_exactly(self._file, 2 * self.STRIDE, 0)
+        else:
+            data = read_file(self._fs, self._path, 2 * self.STRIDE) or b""
+        return self._newest(data)
+
+    def load_now(self) -> bytes | None:
+        """The same; `None` also if it would take longer than a look at memory."""
+        data = self._file.pread_now(2 * self.STRIDE, 0) if self._file is not None else None
+        return None if data is None else self._newest(data)
+
+    def _newest(self, data: bytes) -> bytes | None:
         slots = (data[: self.STRIDE], data[self.STRIDE :])
         valid = [slot for slot in (self.parse(self._magic, s) for s in slots) if slot]
         if not valid:
@@ -153,10 +165,15 @@ class Slots:
         self._sequence, payload = max(valid)
         return payload
 
+    def open(self, *, write: bool = True) -> None:
+        """Keep the file open, for those who look at it often."""
+        if self._file is None:
+            self._file = self._fs.open(self._path, write=write, create=write)
+
     def store(self, payload: bytes, sync: bool) -> None:
         """Write the slot whose turn it is."""
-        if self._file is None:
-            self._file = self._fs.open(self._path, write=True, create=True)
+        self.open()
+        assert self._file is not None
         sequence = self._sequence + 1
         slot = self._HEAD.pack(self._magic, FORMAT, sequence, len(payload)) + payload
         slot += crc32c(slot).to_bytes(4, "little")
@@ -207,6 +224,13 @@ class WatermarkFile:
         payload = self._slots.load()
         return Watermark.unpack(payload) if payload is not None else None
 
+    def load_now(self) -> Watermark | None:
+        payload = self._slots.load_now()
+        return Watermark.unpack(payload) if payload is not None else None
+
+    def open(self, *, write: bool = True) -> None:
+        self._slots.open(write=write)
+
     def store(self, watermark: Watermark, sync: bool = False) -> None:
         self._slots.store(_WATERMARK.pack(*watermark), sync)
 
@@ -237,6 +261,7 @@ class Reserved:
         return int(offset) if cache_lost or boot_id != self._boot_id else 0
 
     def store(self, offset: int) -> None:
+        self._slots.load()  # another writer may have stored one
         self._slots.store(self.LAYOUT.pack(offset, self._boot_id), sync=True)
         self.offset = offset
 
@@ -259,6 +284,7 @@ class StartOffset:
 
     def store(self, offset: int) -> None:
         payload = offset.to_bytes(8, "little")
+        self._slots.load()  # another writer may have stored one
         self._slots.store(payload, sync=True)
         self._slots.store(payload, sync=True)
 
@@ -357,19 +383,18 @@ class Seals:
         self._path = side_path(folder, "seals")
         self._read_only = read_only
         self._entries: dict[int, Seal] = {}
-        self._slots_used = 0
 
-    def load(self, live_bases: set[int]) -> None:
-        """Read all, and rewrite the file when most of it is about segments that are gone."""
+    def load(self, live_bases: set[int], *, alone: bool = False) -> None:
+        """Read all; and if we are `alone`, rewrite the file when most of it is about segments that
+        are gone."""
         limit = 4 * self.ENTRY.size * (len(live_bases) + 1024)
         data = read_file(self._fs, self._path, limit) or b""
-        self._slots_used = -(-len(data) // self.ENTRY.size)
+        slots_used = -(-len(data) // self.ENTRY.size)
         for seal in self.parse(data):
             if seal.base in live_bases:
                 self._entries[seal.base] = seal
-        if not self._read_only and self._slots_used > 2 * len(self._entries) + 64:
+        if alone and not self._read_only and slots_used > 2 * len(self._entries) + 64:
             replace_file(self._fs, self._path, b"".join(map(self._pack, self._entries.values())))
-            self._slots_used = len(self._entries)
 
     @classmethod
     def parse(cls, data: bytes) -> list[Seal]:
@@ -399,10 +424,10 @@ class Seals:
             return
         file = self._fs.open(self._path, write=True, create=True)
         try:
-            write_all(file, self._pack(seal), self._slots_used * self.ENTRY.size)
+            slots_used = -(-file.size() // self.ENTRY.size)
+            write_all(file, self._pack(seal), slots_used * self.ENTRY.size)
         finally:
             file.close()
-        self._slots_used += 1
 
     def forget(self, base: int) -> None:
         self._entries.pop(base, None)

@@ -1,11 +1,16 @@
 """The end of the log: the segment that is being written.
 
 `Tail.append` puts one batch at the end and gives it its offset; it does not make it durable
-(`commit.py` does). It is called under the log's append lock and is the hottest path of the package,
-so the usual case makes one comparison per rule and everything rare is in `_prepare`.
+(`commit.py` does). It is called with the turn to write and is the hottest path of the package, so
+the usual case makes one comparison per rule and everything rare is in `_prepare`.
 
-A failed or interrupted write leaves bytes behind the last whole batch. They are cut off at once, or
-if that fails before the next append; nobody reads behind `end`, so nobody sees them.
+A failed or interrupted write, or a writer that was killed, leaves bytes behind the last batch that
+is known. Whoever has the turn next settles them, by the rule of recovery: whole batches are taken
+in, for somebody may have seen them, and what is not whole is cut off.
+
+A writer that is alone keeps the indexes of its segment in memory and mirrors them into the files.
+Once another process has appended to the segment it is *blind*: it leaves the indexes alone, and
+whoever rolls makes them from the bytes.
 """
 
 from __future__ import annotations
@@ -17,11 +22,13 @@ from typing import Final
 
 from tailrace.errors import Closed, NotWritten, OutcomeUnknown
 from tailrace.kernel import Draft
+from tailrace.log.board import Note
 from tailrace.log.commit import Committer, Past, Rolled, Written
-from tailrace.log.fs import File, write_all
-from tailrace.log.index import IndexFile
+from tailrace.log.fs import File, is_zeros, write_all
+from tailrace.log.index import IndexFile, TimeIndex
 from tailrace.log.options import RELATIVE_OFFSET_MAX, FlushMode, LogOptions
-from tailrace.log.scan import Facts
+from tailrace.log.recovery import keep_aside
+from tailrace.log.scan import Facts, header_at, scan
 from tailrace.log.segments import Catalog, Extent, remove_segment, segment_path
 from tailrace.log.sidefiles import Reserved
 
@@ -60,30 +67,43 @@ class Tail:
         self,
         catalog: Catalog,
         options: LogOptions,
-        facts: Facts,
-        sealed: tuple[Extent, ...],
         *,
         flush: FlushMode,
+        log_flush: FlushMode,
         reserved: Reserved | None,
     ) -> None:
-        """`reserved` is there if readers see records before they are durable."""
+        """`flush` is the mode of the handle, `log_flush` the log's own; `reserved` is there if
+        readers see records before they are durable. Then `begin` or `attach`."""
         self._catalog = catalog
         self._options = options
         self._flush = flush
+        self._log_flush = log_flush
         self._reserved = reserved
         self.committer: Committer  # set by the log, which ties the two together
         self.hurry: Callable[[], object] | None = None  # has somebody else flush now
+        # Tells the other writers of a new segment, before it takes a record.
+        self.announce: Callable[[int, int, int], object] = lambda base, size, next_offset: None
         # What others may look at any time is changed by one assignment. Nothing is kept beside it,
         # so an interrupt cannot leave two truths.
         self.state: Written
         self._unmirrored: int  # index entries that the files lack
-        self._index_files: tuple[IndexFile, IndexFile]
+        self._index_files: tuple[IndexFile, ...] = ()
         self._facts: Facts
+        self._blind = False
         self._extended: int  # as far as the file is long enough
         self._index_due: int  # the size of the segment with which the next index entry comes
-        self._closed: str | None = None
+        self._closed = False
         self._unsettled = False
+
+    def begin(self, facts: Facts, sealed: tuple[Extent, ...]) -> None:
+        """Go on in the segment of which `facts` tells all."""
         self._start(self._open_files(facts.base), facts, Past(sealed, (), named=True))
+
+    def attach(self, note: Note, sealed: tuple[Extent, ...], durable_segment: int) -> None:
+        """Join others, who may not have flushed what is from `durable_segment` on."""
+        unflushed = [extent for extent in sealed if extent.base >= durable_segment]
+        rolled = self._open_rolled(unflushed, note.segment)
+        self._start_blind(note, Past(sealed, rolled, self._log_flush is FlushMode.SYNC))
 
     # --- what others see --------------------------------------------------------------------
 
@@ -115,6 +135,77 @@ class Tail:
         self.state = (file, base, size, next_offset, Past(past.extents[count:], behind, past.named))
         self._retire(past.rolled, behind)
 
+    # --- other writers ----------------------------------------------------------------------
+
+    def follow(self, note: Note, sealed: tuple[Extent, ...] | None) -> None:
+        """Go on where another writer has left the log; `sealed` are the segments before the active
+        one, if they have changed. Doing it twice does no harm."""
+        file, base, size, _next_offset, past = self.state
+        extents = past.extents if sealed is None else sealed
+        if note.segment == base:
+            if note.size != size and not self._blind:
+                self._catalog.remember(self._update_facts())
+                self._go_blind()
+            if note.size and not size:  # the first batch is another's
+                self._facts = self._facts_of(file, base, note.size)
+                self._roll_position = -1
+            past = Past(extents, past.rolled, past.named)
+            self.state = (file, base, note.size, note.next_offset, past)
+            return
+        between = [extent for extent in extents if extent.base >= base]
+        rolled = past.rolled
+        if between and between[0].base == base:
+            end_offset = between[1].base if len(between) > 1 else note.segment
+            rolled = (*rolled, Rolled(end_offset, file))
+            del between[0]
+        else:  # retention has taken it already
+            self.committer.retire(file)
+        rolled += self._open_rolled(between, note.segment)
+        behind = tuple(segment for segment in rolled if not self._is_done_with(segment))
+        self._go_blind()
+        self._start_blind(note, Past(extents, behind, self._log_flush is FlushMode.SYNC))
+        self._retire(rolled, behind)
+
+    def _open_rolled(self, extents: list[Extent], end_offset: int) -> tuple[Rolled, ...]:
+        """The files of segments that others may not have flushed. In a `sync` log they have."""
+        if self._flush is FlushMode.NONE or self._log_flush is FlushMode.SYNC:
+            return ()
+        ends = [*(extent.base for extent in extents), end_offset][1:]
+        rolled = []
+        for extent, end in zip(extents, ends, strict=True):
+            with contextlib.suppress(FileNotFoundError):  # retention was faster
+                path = segment_path(self._catalog.folder, extent.base)
+                rolled.append(Rolled(end, self._catalog.fs.open(path, write=True)))
+        return tuple(rolled)
+
+    def _start_blind(self, note: Note, past: Past) -> None:
+        path = segment_path(self._catalog.folder, note.segment)
+        file = self._catalog.fs.open(path, write=True)
+        self._roll_position = -1
+        self._extended = 0
+        self._facts = self._facts_of(file, note.segment, note.size)
+        self._catalog.active = note.segment
+        self._blind = True
+        self._index_due = self._time_index_due = _NEVER if note.size else 0
+        self.state = (file, note.segment, note.size, note.next_offset, past)
+
+    def _facts_of(self, file: File, base: int, size: int) -> Facts:
+        """What a blind writer needs to know of a segment: when it began."""
+        facts = self._catalog.new_facts(base)
+        header = header_at(file, 0, size)
+        if header is not None:
+            facts.first_timestamp = facts.max_timestamp = header.max_timestamp
+        return facts
+
+    def _go_blind(self) -> None:
+        """Somebody else has written to the segment, or may have."""
+        self._catalog.live = None
+        self._blind = True
+        self._index_due = self._time_index_due = _NEVER
+        files, self._index_files = self._index_files, ()
+        for index in files:
+            index.close()
+
     # --- append -----------------------------------------------------------------------------
 
     def append(self, draft: Draft) -> int:
@@ -134,14 +225,20 @@ class Tail:
             or self.committer.failure is not None
         ):
             self._prepare(size, count, timestamp)
-            file, base, position, _same_offset, past = self.state
+            file, base, position, offset_now, past = self.state
+            if offset_now != offset:
+                raise NotWritten(
+                    f"{self._where()}: the append before was interrupted, and turns out to be in "
+                    "the log; repeat this one"
+                )
         self._unsettled = True
         try:
             written = file.pwrite(data, position)
             if written != size:
                 write_all(file, memoryview(data)[written:], position + written)
         except OSError as error:
-            self._settle(error)
+            self._settle_failed(error)
+            return  # it is in the file all the same
         end = position + size
         if end >= self._index_due or timestamp >= self._time_index_due:
             self._index(offset, position, size, timestamp)
@@ -156,6 +253,10 @@ class Tail:
         first = not position
         if first:
             facts.first_timestamp = facts.max_timestamp = timestamp
+        if self._blind:  # only the first batch comes here
+            self._index_due = self._time_index_due = _NEVER
+            self._roll_position = -1
+            return
         if position + size >= self._index_due:
             facts.offsets.add(offset, position)
             self._index_due = position + size + facts.offsets.interval
@@ -166,7 +267,8 @@ class Tail:
             for index in self._index_files:
                 index.catch_up()
             self._unmirrored = 0
-            self._roll_position = -1  # let `_prepare` look at the next append
+        if first:
+            self._roll_position = -1  # the bounds of an empty segment were others
 
     def _update_facts(self) -> Facts:
         """The facts, with what `append` leaves to be derived."""
@@ -176,32 +278,43 @@ class Tail:
         facts.size, facts.next_offset = size, next_offset
         return facts
 
-    def _settle(self, error: OSError) -> None:
-        """Take back a write that failed."""
+    def _settle_failed(self, error: OSError) -> None:
+        """What is left of a write that failed? Returns if it is all there."""
+        before = self.end_offset
         try:
-            self._repair()
+            self._settle(keep=False)
         except OSError as second:
             raise OutcomeUnknown(
                 f"{self._where()}: {error}; what was written cannot be taken back: {second}"
             ) from error
-        raise NotWritten(f"{self._where()}: {error}") from error
+        if self.end_offset == before:
+            raise NotWritten(f"{self._where()}: {error}") from error
 
-    def _repair(self) -> None:
-        """Cut what is behind the last whole batch. An interrupted append may have left an index
-        entry for it, which the next batch will make true: it starts at the same place."""
-        self._facts.offsets.settle()
-        self._facts.times.settle()
-        file, _base, size, _next_offset, _past = self.state
-        file.truncate(size)
-        self._extended = 0
-        if self._flush is not FlushMode.NONE:
-            self.committer.force()  # or a power cut might bring it back
+    def _settle(self, *, keep: bool = True) -> None:
+        """Take in the whole batches behind the end, and cut off what is not whole; `keep` says
+        that its bytes go to the quarantine."""
+        file, base, size, next_offset, past = self.state
+        facts = self._catalog.new_facts(base)
+        facts.size, facts.next_offset = size, next_offset
+        stop = file.size()
+        scan(file, facts, stop, durable_size=0, contiguous=True)
+        # An index entry may be there for what is not, or the other way round.
+        self._go_blind()
+        self.state = (file, base, facts.size, facts.next_offset, past)
+        if facts.size < stop and not is_zeros(file, facts.size, stop):
+            if keep:
+                keep_aside(self._catalog.fs, self._catalog.folder, self._where(), facts.size, stop)
+            file.truncate(facts.size)
+            self._extended = 0
+            self._roll_position = -1
+            if self._flush is not FlushMode.NONE:
+                self.committer.force()  # or a power cut might bring it back
         self._unsettled = False
 
     def _prepare(self, size: int, count: int, timestamp: int) -> None:
         """The rare cases before an append. None of them changes the end offset."""
-        if self._closed is not None:
-            raise Closed(f"{self._catalog.folder} {self._closed}")
+        if self._closed:
+            raise Closed(f"{self._catalog.folder} is closed")
         if self.committer.failure is not None:
             raise NotWritten(
                 f"{self._catalog.folder}: a flush failed ({self.committer.failure}) and nothing "
@@ -211,7 +324,7 @@ class Tail:
             if self._facts.base != self.base:
                 self._undo_roll()
             if self._unsettled:
-                self._repair()
+                self._settle(keep=False)
             if self._must_roll(size, count, timestamp):
                 self.roll()
             self._extend(self.size + size)
@@ -227,43 +340,53 @@ class Tail:
         if end <= self._extended:
             return
         self._extended = _POSITION_MAX
-        if self._flush is FlushMode.SYNC and end + _AHEAD <= self._options.segment_bytes:
+        if self._log_flush is FlushMode.SYNC and end + _AHEAD <= self._options.segment_bytes:
             with contextlib.suppress(OSError):  # it does without
                 self.state[0].truncate(end + _AHEAD)
                 self._extended = end + _AHEAD
 
     def _must_roll(self, size: int, count: int, timestamp: int) -> bool:
         """The roll rule. An empty segment never rolls."""
-        facts, options = self._update_facts(), self._options
-        if not facts.size:
+        options, position = self._options, self.size
+        if not position:
             return False
         return (
-            facts.size + size > min(options.segment_bytes, _POSITION_MAX)
-            or timestamp - facts.first_timestamp > options.segment_age_ms
-            or facts.offsets.file_size + facts.offsets.ENTRY.size > options.index_max_bytes
-            or facts.times.file_size + 2 * facts.times.ENTRY.size > options.index_max_bytes
-            or facts.next_offset + count - 1 - facts.base > RELATIVE_OFFSET_MAX
+            position + size > min(options.segment_bytes, _POSITION_MAX)
+            or timestamp - self._facts.first_timestamp > options.segment_age_ms
+            or self.end_offset + count - 1 - self.base > RELATIVE_OFFSET_MAX
+            or self._index_room() < 0
+        )
+
+    def _index_room(self) -> int:
+        """How many bytes of entries the fuller index has left, the next one not counted."""
+        facts, limit = self._facts, self._options.index_max_bytes
+        if self._blind:
+            # At worst each record is a batch, and each batch has an entry.
+            most = self.end_offset - self.base
+            room = limit - TimeIndex.HEADER.size - (most + 2) * TimeIndex.ENTRY.size
+            if room >= 0:
+                return room
+            facts = self._catalog.facts(Extent(self.base, self.size))
+        offsets, times = facts.offsets, facts.times
+        return limit - max(
+            offsets.file_size + offsets.ENTRY.size, times.file_size + 2 * times.ENTRY.size
         )
 
     def _set_bounds(self) -> None:
-        """Fold the roll rule into the numbers that `append` compares with."""
-        facts, options = self._update_facts(), self._options
+        """Fold the roll rule into the numbers that `append` compares with. They hold whoever
+        appends."""
+        facts, options = self._facts, self._options
+        if not self._blind:
+            self._update_facts()
         self._roll_position = min(options.segment_bytes, _POSITION_MAX, self._extended)
-        if self._index_is_nearly_full():
-            self._roll_position = -1
         self._roll_timestamp = facts.first_timestamp + options.segment_age_ms
-        if not facts.size:
+        if not self.size:
             self._roll_position = _POSITION_MAX
             self._roll_timestamp = _NEVER
-        self._offset_bound = facts.base + RELATIVE_OFFSET_MAX + 1
+        records = max(self._index_room(), 0) // TimeIndex.ENTRY.size
+        self._offset_bound = min(self.base + RELATIVE_OFFSET_MAX + 1, self.end_offset + records)
         if self._reserved is not None:
             self._offset_bound = min(self._offset_bound, self._reserved.offset)
-
-    def _index_is_nearly_full(self) -> bool:
-        """Might the index reach its limit before the next block is mirrored?"""
-        block = (IndexFile.BLOCK + 2) * self._facts.times.ENTRY.size
-        largest = max(self._facts.offsets.file_size, self._facts.times.file_size)
-        return largest + block > self._options.index_max_bytes
 
     # --- segments ---------------------------------------------------------------------------
 
@@ -273,26 +396,40 @@ class Tail:
         A `sync` log is durable up to here before it goes on. An `async` one is not, or it would be
         no faster than the disk: the segment is left to the next flush, within limits.
         """
-        file, _base, _size, end_offset, past = self.state
+        file, base, size, end_offset, past = self.state
         if self._flush is FlushMode.SYNC:
             # Never beside another flush: if that one fails, a success here would prove nothing.
             self.committer.wait(end_offset)
             self.trim()
         elif len(past.rolled) >= _ROLLED_MAX:
             self.committer.wait(past.rolled[0].end_offset)
-        for index in self._index_files:
-            index.finish()
-        old, old_files = self._update_facts(), self._index_files
+        old, old_files = self._complete_indexes(), self._index_files
         rolled = (*past.rolled, Rolled(end_offset, file))
         behind = tuple(segment for segment in rolled if not self._is_done_with(segment))
         named = self._flush is not FlushMode.ASYNC
-        self._create(old, Past((*past.extents, Extent(old.base, old.size)), behind, named))
+        self._create(end_offset, Past((*past.extents, Extent(base, size)), behind, named))
         for index in old_files:
             index.close()
         self._retire(rolled, behind)
-        self._catalog.seal(old)
+        if old is not None:
+            self._catalog.remember(old)
+            self._catalog.seal(old)
         if self.hurry is not None and len(behind) >= _ROLLED_MANY:
             self.hurry()
+
+    def _complete_indexes(self) -> Facts | None:
+        """Write what the index files lack. `None` if the segment is damaged: it is not sealed."""
+        if not self._blind:
+            for index in self._index_files:
+                index.finish()
+            return self._update_facts()
+        extent = Extent(self.base, self.size)
+        facts = self._catalog.facts(extent)
+        if facts.damages or facts.size != extent.size:
+            return None
+        with contextlib.suppress(OSError):  # whoever needs them makes them
+            self._catalog.store_indexes(facts)
+        return facts
 
     def trim(self) -> None:
         """Cut off what is behind the last batch, durably."""
@@ -311,8 +448,7 @@ class Tail:
             if segment not in behind:
                 self.committer.retire(segment.file)
 
-    def _create(self, old: Facts, past: Past) -> None:
-        base = old.next_offset
+    def _create(self, base: int, past: Past) -> None:
         facts = self._catalog.new_facts(base)
         try:
             files = self._open_files(base)
@@ -333,7 +469,6 @@ class Tail:
             # its offsets.
             self._discard_empty(base)
             raise
-        self._catalog.remember(old)
         self._start(files, facts, past)
 
     def _discard_empty(self, base: int) -> None:
@@ -363,49 +498,65 @@ class Tail:
         self._roll_position = -1  # the next append looks, and sets the bounds
         self._extended = 0
         self._facts = self._catalog.live = facts
+        self._catalog.active = facts.base
+        self._blind = False
         self._index_files = (IndexFile(idx, facts.offsets), IndexFile(tix, facts.times))
         self._index_due = facts.size + facts.offsets.interval if facts.size else 0
         self._time_index_due = facts.times.next_timestamp
         self._unmirrored = 0
+        self.announce(facts.base, facts.size, facts.next_offset)
         self.state = (segment, facts.base, facts.size, facts.next_offset, past)
 
     def _undo_roll(self) -> None:
         """A roll was interrupted half way: go on where it started, and roll again if need be."""
-        file, base, size, next_offset, past = self.state
-        self._catalog.live = None
+        file, base, size, next_offset, _past = self.state
+        self._go_blind()
+        self._catalog.active = base
+        self._facts = self._facts_of(file, base, size)
+        self._roll_position = -1
+        self.announce(base, size, next_offset)
         self._discard_empty(next_offset)
-        _new_segment, *indexes = self._open_files(base)
-        _new_segment.close()
-        self._start([file, *indexes], self._catalog.facts(Extent(base, size)), past)
-        self.rewrite_indexes()
 
     def rewrite_indexes(self) -> None:
         """Make the index files equal to what is in memory."""
         for index in self._index_files:
             index.rewrite()
 
+    @property
+    def is_settled(self) -> bool:
+        """Is there nothing that an interrupted append, or roll, may have left?"""
+        return not self._unsettled and self._facts.base == self.base
+
     def settle(self) -> None:
-        """Take back what an interrupted append may have left."""
+        """Deal with what an interrupted append may have left."""
         if self._facts.base != self.base:
             self._undo_roll()
         if self._unsettled:
-            self._repair()
+            self._settle(keep=False)
 
-    def stop(self, reason: str = "is closed") -> None:
+    def take_over(self) -> None:
+        """Deal with what a writer has left that died while it had the turn."""
+        self._settle()
+        if self.end_offset != self.base:
+            self._discard_empty(self.end_offset)  # a roll that was not announced
+
+    def stop(self) -> None:
         """Refuse further appends."""
-        self._closed = reason
+        self._closed = True
         self._roll_position = -1
 
     def finish(self) -> None:
         """Complete and seal the indexes."""
-        for index in self._index_files:
-            index.finish()
-        self._catalog.seal(self._update_facts())
+        facts = self._complete_indexes()
+        if facts is not None:
+            self._catalog.seal(facts)
 
     def close(self) -> None:
         """Let go of the files."""
         for index in self._index_files:
             index.close()
+        if not hasattr(self, "state"):  # it could not be opened
+            return
         for file in (self.state[0], *(segment.file for segment in self.state[4].rolled)):
             file.close()
 

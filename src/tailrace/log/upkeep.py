@@ -1,4 +1,9 @@
-"""The thread that looks after a log: flushes what is not durable, drops what may go."""
+"""The thread that looks after a log: flushes what is not durable, drops what may go.
+
+Each handle has one, and one at a time works, by a lock that ends with its process; whoever finds it
+taken comes back soon. Each does what its own options ask for, and what others have done already
+costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tailrace.errors import Closed, TailraceError
+from tailrace.log.fs import FileLock
 
 __all__ = ["Chore", "Upkeep"]
 
 logger = logging.getLogger("tailrace")
+
+_SOON_S = 0.1
 
 
 class Chore(NamedTuple):
@@ -27,8 +35,10 @@ class Upkeep:
     """Runs chores until it is stopped. A chore that fails is reported and tried again later: what
     an error means for the log is decided where it happens, not here."""
 
-    def __init__(self, folder: str, chores: list[Chore]) -> None:
+    def __init__(self, folder: str, chores: list[Chore], lock: FileLock) -> None:
+        """`lock` is free, and ours to close."""
         self._folder = folder
+        self._lock = lock
         self._chores = chores
         self._due = {chore.name: time.monotonic() + chore.interval_s for chore in chores}
         self._stopped = False
@@ -50,7 +60,20 @@ class Upkeep:
                     return
                 if self._due[chore.name] <= time.monotonic():
                     self._due[chore.name] = time.monotonic() + chore.interval_s
-                    self._do(chore)
+                    self._do_in_turn(chore)
+
+    def _do_in_turn(self, chore: Chore) -> None:
+        try:
+            if not self._lock.acquire(wait=False):
+                self._due[chore.name] = time.monotonic() + min(chore.interval_s, _SOON_S)
+                return
+        except OSError as error:
+            logger.error("%s of %s failed: %s", chore.name, self._folder, error)
+            return
+        try:
+            self._do(chore)
+        finally:
+            self._lock.release()
 
     def _do(self, chore: Chore) -> None:
         try:
@@ -67,3 +90,4 @@ class Upkeep:
         self._wake.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+            self._lock.close()

@@ -1,4 +1,4 @@
-"""A log that is open for writing: recovery, the tail, group commit, retention, clean close."""
+"""A log that is open for writing: joining the others, recovery, turns, retention, leaving."""
 
 from __future__ import annotations
 
@@ -6,28 +6,42 @@ import contextlib
 import os
 import threading
 import time
-import weakref
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from tailrace.errors import (
     Closed,
-    ConfigError,
-    Corrupt,
     NotWritten,
     OffsetOutOfRange,
     OutcomeUnknown,
 )
-from tailrace.kernel import Draft, first_headers
-from tailrace.log.commit import Committer
-from tailrace.log.fs import FileSystem, pieces, write_all
+from tailrace.kernel import Draft
+from tailrace.log.board import ATTENTION, Board, Note
+from tailrace.log.commit import Committer, Written
+from tailrace.log.fs import FileSystem
+from tailrace.log.members import Members
+from tailrace.log.opening import (
+    FlushModes,
+    can_go_on,
+    first_watermark,
+    make_durable,
+    sync_segments,
+    sync_side_files,
+)
 from tailrace.log.options import FlushMode, LogOptions
-from tailrace.log.producers import Appended, Producers
+from tailrace.log.producer_table import ProducerTable
+from tailrace.log.producers import Appended
 from tailrace.log.reader import Reader, View
 from tailrace.log.recovery import Diagnosis, diagnose, treat
 from tailrace.log.retention import VacuumReport, count_expired
-from tailrace.log.scan import Facts
-from tailrace.log.segments import Catalog, Extent, remove_segment, segment_path
+from tailrace.log.segments import (
+    Catalog,
+    Extent,
+    list_segments,
+    remove_segment,
+    sealed_before,
+)
 from tailrace.log.sidefiles import (
     CleanMarker,
     Gaps,
@@ -40,38 +54,33 @@ from tailrace.log.sidefiles import (
     side_path,
 )
 from tailrace.log.tail import Tail
+from tailrace.log.turn import FlushTurn, Turn, keeper
 from tailrace.log.upkeep import Chore, Upkeep
 
 __all__ = ["Writer"]
 
-_open_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
-
-
-def _disown_all() -> None:
-    for writer in list(_open_writers):
-        writer.disown()
-
-
-os.register_at_fork(after_in_child=_disown_all)
-
 
 class Writer:
-    """The one writer of a log. Thread-safe: `lock` orders appends, rolls, deletion and close;
-    flushes run outside of it. Whoever calls `tail.append` holds it."""
+    """One of the writers of a log. Thread-safe: `lock` orders what this handle does to the log,
+    `turn` what all of them do; flushes run outside of both. Whoever calls `tail.append` has the
+    lock and the turn."""
 
-    def __init__(self, fs: FileSystem, folder: str, options: LogOptions, *, upkeep: bool) -> None:
+    def __init__(
+        self, fs: FileSystem, folder: str, options: LogOptions, *, upkeep: bool, mode: str
+    ) -> None:
+        """`mode` is "owner", "shared" or "exclusive"."""
         self._fs = fs
         self._folder = folder
         self._options = options
+        self._mode = mode
         self.lock = threading.Lock()
         self._closed = False
         self._upkeep: Upkeep | None = None
-        self._producers: Producers | None = None
-        self._snapshot_lock = threading.Lock()  # innermost
+        self._flush_lock = threading.Lock()  # of a log that is not flushed by itself
+        self._seen: Written | None = None  # the state, when the keeper looked last
+        self.diagnosis: Diagnosis | None = None  # if we were the first
         fs.make_dirs(side_path(folder, "").rstrip("/"))
-        self._resources = contextlib.ExitStack()  # the lock goes last
-        _open_writers.add(self)
-        self._resources.callback(fs.lock(side_path(folder, "lock")).release)
+        self._resources = contextlib.ExitStack()  # the turn goes last
         try:
             self._open()
         except BaseException:
@@ -84,10 +93,22 @@ class Writer:
     # --- open and close ---------------------------------------------------------------------
 
     def _open(self) -> None:
-        fs, folder, options = self._fs, self._folder, self._options
+        fs, folder = self._fs, self._folder
+        self.board = Board(fs, folder)
+        self._resources.callback(self.board.close)
+        self.turn = Turn(fs, folder, self.board, self._mode)
+        self._resources.callback(self.turn.close)
+        self._members = Members(fs, folder, self._mode)
+        self._resources.callback(self._members.close)
+        self._flush_turn = FlushTurn(fs, folder, self.board)
+        self._resources.callback(self._flush_turn.close)
+        self.turn.take()
+        alone = self._members.join()
         identity = Identity.load(fs, folder)
-        self.log_flush, self.flush_mode = self._flush_modes(identity)
-        self.catalog = Catalog(fs, folder, options, seals=self.flush_mode is not FlushMode.NONE)
+        self.log_flush, self.flush_mode = FlushModes.decide(folder, identity, self._options)
+        self.catalog = Catalog(
+            fs, folder, self._options, seals=self.flush_mode is not FlushMode.NONE
+        )
         self._resources.callback(self.catalog.close)
         self.gaps = Gaps(fs, folder)
         self._start_file = StartOffset(fs, folder)
@@ -95,11 +116,40 @@ class Writer:
         self._reserved: Reserved | None = None
         if self.log_flush is FlushMode.ASYNC:
             self._reserved = Reserved(fs, folder)
-            self._reserved.load()
             self._resources.callback(self._reserved.close)
+        self.tail = Tail(
+            self.catalog,
+            self._options,
+            flush=self.flush_mode,
+            log_flush=self.log_flush,
+            reserved=self._reserved,
+        )
+        self._resources.callback(self.tail.close)
+        self._watermark_file = WatermarkFile(fs, folder)
+        self._resources.callback(self._watermark_file.close)
+        if alone or not self.board.is_set_up or self.board.poisoned:
+            with self._flush_turn:
+                sparse_below = self._recover(identity)
+        else:
+            assert identity is not None
+            sparse_below = identity.sparse_below
+            self._attach()
+        self._resources.callback(self.committer.close)
+        self._layout = self.board.layout
+        reader = Reader(self.catalog, self.gaps, sparse_below, lambda: self._start_offset)
+        self.producers = ProducerTable(fs, folder, reader, self._options.producer_expiry_ms)
+        self.tail.announce = self._announce
+        self.end_turn()
+        if self.turn.exclusive:
+            self.turn.give()
+
+    def _recover(self, identity: Identity | None) -> int:
+        """Nobody else is here, or they cannot go on: whatever there is, make a log of it. Returns
+        the offset below which it may be sparse."""
+        fs, folder = self._fs, self._folder
         found = diagnose(fs, self.catalog, self.gaps, self.log_flush)
         if not found.clean and self.flush_mode is not FlushMode.NONE:
-            self._sync_side_files()
+            sync_side_files(fs, folder)
         treat(fs, self.catalog, self.gaps, found)
         self.diagnosis = found
         self._start_offset = self._start_file.load()
@@ -109,157 +159,142 @@ class Writer:
             identity = Identity(self.log_flush, sparse_below)
             identity.store(fs, folder)
         if not found.ours:
-            self._raise_start(self._first_base(found))
-        self._open_tail(found)
-        self.reader = Reader(
-            self.catalog, self.gaps, identity.sparse_below, lambda: self._start_offset
-        )
+            self._raise_start(found.extents[0].base if found.extents else found.next_offset)
+        self._begin_tail(found)
         if found.poison is not None:
             Poison.remove(fs, folder)
         CleanMarker.remove(fs, folder)
+        _file, segment, size, next_offset, _past = self.tail.written()
+        self.board.set_up(Note(segment, size, next_offset, self._start_offset))
+        self._flush_turn.incarnation = self.board.incarnation
+        return identity.sparse_below
 
-    @staticmethod
-    def _first_base(found: Diagnosis) -> int:
-        return found.extents[0].base if found.extents else found.next_offset
-
-    def _flush_modes(self, identity: Identity | None) -> tuple[FlushMode, FlushMode]:
-        """The log's own mode, and this handle's, which may be stricter."""
-        if identity is None:
-            mode = self._options.flush or FlushMode.SYNC
-            return mode, mode
-        log_mode = FlushMode(identity.flush)
-        mode = self._options.flush or log_mode
-        if mode.rank > log_mode.rank:
-            raise ConfigError(
-                f"flush: {self._folder} was created with flush={log_mode.value!r}; a handle may "
-                f"be stricter, not looser ({mode.value!r})"
-            )
-        return log_mode, mode
-
-    def _open_tail(self, found: Diagnosis) -> None:
+    def _begin_tail(self, found: Diagnosis) -> None:
         facts = found.tail
-        is_new = facts is None or not _can_go_on(facts, found)
+        is_new = facts is None or not can_go_on(facts, found)
         if facts is None or is_new:
             facts = self.catalog.new_facts(found.next_offset)
-        sealed = tuple(extent for extent in found.extents if extent.base != facts.base)
-        self.tail = Tail(
-            self.catalog,
-            self._options,
-            facts,
-            sealed,
-            flush=self.flush_mode,
-            reserved=self._reserved,
-        )
-        self._resources.callback(self.tail.close)
+        self.tail.begin(facts, tuple(e for e in found.extents if e.base != facts.base))
         if is_new or not found.clean:
             self.tail.rewrite_indexes()
         if is_new:
             self._fs.sync_dir(self._folder)
-        mark = found.watermark
-        if self.flush_mode is not FlushMode.NONE and not found.synced:
-            self._sync_recovered(mark)
+        syncs = self.flush_mode is not FlushMode.NONE
+        if syncs and not found.synced:
+            make_durable(self._fs, self._folder, found, list(self.tail.extents()[0]))
         _file, segment, position, durable, _past = self.tail.written()
-        if self.flush_mode is FlushMode.NONE:  # only what was durable before is
-            durable, segment, position = self._start_offset, self._first_base(found), 0
-            if mark is not None:
-                durable, segment, position = mark.durable, mark.segment, mark.position
-        watermark = Watermark(durable, segment, position, self._fs.boot_id())
-        watermark_file = WatermarkFile(self._fs, self._folder)
-        self._resources.callback(watermark_file.close)
-        watermark_file.load()
-        watermark_file.store(watermark, sync=not found.synced)
-        self.committer = self.tail.committer = Committer(
-            self._fs, self._folder, self.tail.written, watermark_file, watermark
+        watermark = first_watermark(
+            found,
+            self._start_offset,
+            (segment, position, durable) if syncs else None,
+            self._fs.boot_id(),
         )
-        self._resources.callback(self.committer.close)
+        self._watermark_file.load()
+        self._watermark_file.store(watermark, sync=not found.synced)
+        self._set_committer(watermark)
 
-    def _sync_recovered(self, mark: Watermark | None) -> None:
-        """Recovery read these bytes from the page cache; before they count they must be on disk.
+    def _set_committer(self, watermark: Watermark) -> None:
+        self.committer = self.tail.committer = Committer(
+            self._fs,
+            self._folder,
+            self._written,
+            self._watermark_file,
+            watermark,
+            self._flush_turn,
+        )
 
-        If they were written in this boot, a flush of them may have failed before, and the cache
-        only pretends; so they are written again, which makes a sync mean something.
-        """
-        first = mark.segment if mark is not None else 0
-        try:
-            if mark is not None and mark.boot_id == self._fs.boot_id():
-                for extent in self.tail.extents()[0]:
-                    if extent.base >= first:
-                        start = mark.position if extent.base == first else 0
-                        self._write_again(extent, start)
+    def _attach(self) -> None:
+        """Others write already: go on where they are."""
+        self._watermark_file.open()
+        watermark = self._watermark_file.load()
+        note = self.board.note()
+        self._start_offset = note.start_offset
+        self.gaps.load()
+        sealed = self._list_sealed(note)
+        assert watermark is not None
+        self.tail.attach(note, sealed, watermark.segment)
+        self._flush_turn.incarnation = self.board.incarnation
+        self._set_committer(watermark)
+        if self.board.is_being_written:
+            self._take_over()
+        self.board.begin()
+        if self.log_flush is FlushMode.NONE and self.flush_mode is not FlushMode.NONE:
+            self._flush_unflushed(watermark, sealed, note)
+
+    def _flush_unflushed(self, mark: Watermark, sealed: tuple[Extent, ...], note: Note) -> None:
+        """Nobody has ever flushed this log, and we are to: begin with what there is."""
+        with self.committer.alone():
             self._fs.sync_dir(self._folder)
-            self._sync_segments(first)
-        except OSError as error:
-            raise OutcomeUnknown(
-                f"{self._folder}: what the last writer left cannot be made durable: {error}"
-            ) from error
+            sync_segments(self._fs, self._folder, list(sealed), mark.segment)
+            self.committer.advance(note.segment, 0, note.segment)
 
-    def _write_again(self, extent: Extent, start: int) -> None:
-        file = self._fs.open(segment_path(self._folder, extent.base), write=True)
-        try:
-            for position, data in pieces(file, start, extent.size):
-                write_all(file, data, position)
-        finally:
-            file.close()
+    def _take_over(self) -> None:
+        """Somebody died in its turn: in an append, or before it could say where the log starts."""
+        self._start_offset = max(self._start_offset, self._start_file.load())
+        self.tail.take_over()
 
-    def _sync_side_files(self) -> None:
-        """The same for what recovery goes by: the last writer may have died before its sync."""
-        for name in ("log.json", "start", "reserved", "gaps"):
-            try:
-                file = self._fs.open(side_path(self._folder, name), write=True)
-            except FileNotFoundError:
-                continue
-            try:
-                file.sync()
-            finally:
-                file.close()
-        self._fs.sync_dir(side_path(self._folder, "").rstrip("/"))
-
-    def _sync_segments(self, first_base: int) -> None:
-        """Sync the segments from `first_base` on."""
-        for extent in self.tail.extents()[0]:
-            if extent.base >= first_base:
-                file = self._fs.open(segment_path(self._folder, extent.base), write=True)
-                try:
-                    file.sync()
-                finally:
-                    file.close()
+    def _list_sealed(self, note: Note) -> tuple[Extent, ...]:
+        listed = list_segments(self._fs, self._folder).extents
+        self.catalog.seals.load({extent.base for extent in listed})
+        return sealed_before(listed, note.segment, note.start_offset)
 
     def _start_upkeep(self) -> None:
         chores = []
         if self.flush_mode is FlushMode.ASYNC:
-            chores.append(Chore("flush", self._options.flush_interval_ms / 1000, self.flush))
-        if self._options.retention or self._start_offset > self._first_base_now():
+            chores.append(Chore("flush", self._options.flush_interval_ms / 1000, self.flush_own))
+        if self._options.retention or self._start_offset > self.tail.extents()[0][0].base:
             interval = self._options.retention_check_interval_ms / 1000
             chores.append(Chore("retention", interval, self.vacuum))
         if chores:
-            self._upkeep = Upkeep(self._folder, chores)
-        if self._upkeep is not None and self.flush_mode is FlushMode.ASYNC:
-            self.tail.hurry = partial(self._upkeep.hurry, "flush")
+            lock = self._fs.lock(side_path(self._folder, "lock.upkeep"))
+            upkeep = self._upkeep = Upkeep(self._folder, chores, lock)
+            if self.flush_mode is FlushMode.ASYNC:
+                self.tail.hurry = partial(upkeep.hurry, "flush")
 
     def close(self) -> None:
-        """Make everything durable and leave the marker that saves the next open a scan."""
+        """Make durable what we appended. The last one spares the next open a scan."""
         if self._upkeep is not None:
             self._upkeep.stop()
         with self.lock:
             if self._closed:
                 return
-            self._closed = True
-            self.tail.stop()
+            try:
+                if self.committer.failure is None:
+                    self._leave()
+            finally:
+                self._closed = True
+                self.tail.stop()
+                self._resources.close()
+
+    def _leave(self) -> None:
         try:
+            if not self.turn.held:
+                self.take_turn()
+        except NotWritten:
             if self.committer.failure is None:
-                self._close_cleanly()
-        finally:
-            self._resources.close()
+                raise
+            return  # the others know of a flush that failed, or have recovered the log since
+        self.tail.settle()
+        if self.flush_mode is not FlushMode.NONE:
+            self.committer.flush()
+        if self._members.leave():
+            self._close_cleanly()
+            self.board.take_down()
+        else:
+            self.producers.store(self._snapshot())
+            self.end_turn()
 
     def disown(self) -> None:
-        """We are in a forked child, and the log is the parent's: write nothing, ever. The locks
-        are made anew because a thread that is not here may have held them."""
+        """We are in a forked child, and the handle is the parent's: let go of it, and touch
+        nothing. The locks are made anew because a thread that is not here may have held them."""
         self._closed = True
         self._upkeep = None
         self.lock = threading.Lock()
         if hasattr(self, "committer"):
-            self.tail.stop("was opened before a fork; open it anew in this process")
+            self.tail.stop()
             self.committer.disown()
+            self.catalog.disown()
+        self._resources.close()
 
     def abandon(self) -> None:
         """Let go of everything without writing anything, as a crash would."""
@@ -271,149 +306,257 @@ class Writer:
 
     def _close_cleanly(self) -> None:
         synced = self.flush_mode is not FlushMode.NONE
-        self.tail.settle()
         if synced:
-            self.committer.flush()
             self.tail.trim()
-            self._store_producers()
+            self.producers.store(self._snapshot())
         self.tail.finish()
         _file, segment, position, end_offset, _past = self.tail.written()
         boot_id = "" if synced else self._fs.boot_id().hex()
         marker = CleanMarker(segment, position, end_offset, boot_id)
         # The records are safe by now. Without the marker the next open scans the last segment.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, OutcomeUnknown):
             if synced:
-                self.committer.advance(segment, position, end_offset, sync=True)
-                if self._reserved is not None and self._reserved.offset:
-                    self._reserved.store(0)
+                with self.committer.alone():
+                    self.committer.advance(segment, position, end_offset, sync=True)
+                if self._reserved is not None and self._reserved.load(cache_lost=True):
+                    self._reserved.store(0)  # whoever had reserved some
             marker.store(self._fs, self._folder)
+
+    # --- turns ------------------------------------------------------------------------------
+
+    def take_turn(self) -> None:
+        """Wait for the turn, and catch up with what others did in theirs. Under `lock`."""
+        turn = self.turn
+        try:
+            turn.take()
+            if not self.board.notes.enter():  # somebody else was here
+                self._catch_up()
+                self.board.begin()
+        except BaseException as error:
+            self._check_open()
+            turn.give()
+            if isinstance(error, OSError):
+                raise NotWritten(f"{self._folder}: cannot take its turn: {error}") from error
+            raise
+        if not turn.shares:
+            # Nobody wants it: keep it for a while.
+            self._seen = None
+            self.board.keeper = os.getpid()
+            keeper.add(self)
+
+    def _catch_up(self) -> None:
+        """Others have written, or died while they did."""
+        board = self.board
+        failure = self._flush_turn.failure()
+        if failure is not None:
+            self.committer.failure = self.committer.failure or failure
+            raise NotWritten(f"{self._folder}: {failure}; reopen the log")
+        note, layout = board.note(), board.layout
+        has_moved = note.segment != self.tail.base or layout != self._layout
+        self._start_offset = note.start_offset
+        self.tail.follow(note, self._list_sealed(note) if has_moved else None)
+        self.producers.has_news = True
+        self._layout = layout
+        if board.is_being_written:
+            self._take_over()
+        self.turn.disturbed()
+
+    def end_turn(self) -> None:
+        """Tell the others how far the log is written, and let them have the turn, unless we may
+        keep it. Under `lock`."""
+        turn = self.turn
+        _file, segment, size, next_offset, _past = self.tail.state
+        keeps = not turn.shares
+        if turn.memory[ATTENTION]:
+            keeps = False
+            if self.committer.failure is None:
+                self.committer.failure = self._flush_turn.failure()
+        self.board.notes.put(segment, size, next_offset, self._start_offset, self._layout, keeps)
+        if not keeps:
+            turn.give()
+
+    def break_off(self) -> None:
+        """End a turn in which something failed, or was interrupted. What is left of an append is
+        looked at before the next one: if it is all there, that one comes behind it."""
+        if not self.turn.held:
+            self.turn.give_again()
+        elif self.tail.is_settled:
+            self.end_turn()
+        elif self.turn.exclusive:
+            with contextlib.suppress(OSError, OutcomeUnknown):
+                self.tail.settle()
+        else:
+            self.turn.disturbed()
+            self.turn.give()
+
+    @contextlib.contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        """The lock and the turn, for what is not done often."""
+        with self.lock:
+            self._check_open()
+            try:
+                if not self.turn.held:
+                    self.take_turn()
+                yield
+                self.end_turn()
+            except BaseException:
+                self.break_off()
+                raise
+
+    def look(self) -> bool:
+        """Give the turn back if it is wanted or idle; true while it is kept. The keeper asks."""
+        if not self.lock.acquire(blocking=False):
+            return True  # somebody appends, and looks then
+        try:
+            if self._closed or not self.turn.held:
+                return False
+            state, seen = self.tail.state, self._seen
+            if state is not seen and not self.board.memory[ATTENTION]:
+                self._seen = state
+                self.end_turn()  # which keeps it, and tells the others how far we are
+                return self.turn.held
+            self.turn.disturbed()
+            self.end_turn()
+            return False
+        finally:
+            self.lock.release()
+
+    def _announce(self, segment: int, size: int, next_offset: int) -> None:
+        self._bump_layout()
+        self.board.notes.put(segment, size, next_offset, self._start_offset, self._layout, True)
+
+    def _bump_layout(self) -> None:
+        """The set of segments has changed. The note says so, too: who compares it has to notice."""
+        self.board.bump_layout()
+        self._layout = self.board.layout
+
+    def _written(self) -> Written:
+        """How far the active segment is written, by whomever."""
+        file, segment, _size, next_offset, past = state = self.tail.state
+        note = self._peek()
+        if note is not None and note.segment == segment and note.next_offset > next_offset:
+            return (file, segment, note.size, note.next_offset, past)
+        return state
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets, as far as one can tell without the turn."""
+        note = self._peek()
+        end_offset = self.tail.end_offset
+        return end_offset if note is None else max(end_offset, note.next_offset)
+
+    @property
+    def start_offset(self) -> int:
+        note = self._peek()
+        return self._start_offset if note is None else max(self._start_offset, note.start_offset)
+
+    def _peek(self) -> Note | None:
+        """What others may have written since our last turn."""
+        return None if self.turn.held or self._closed else self.board.peek()
 
     # --- append -----------------------------------------------------------------------------
 
     def append(self, draft: Draft) -> int:
         with self.lock:
-            return self.tail.append(draft)
+            try:
+                if not self.turn.held:
+                    self.take_turn()
+                offset = self.tail.append(draft)
+                if self.turn.shares or self.turn.memory[ATTENTION]:
+                    self.end_turn()
+            except BaseException:
+                self.break_off()
+                raise
+            return offset
 
     def append_once(self, draft: Draft, producer: str, sequence: int, now_ms: int) -> Appended:
         """Append, unless this producer's sequence is in the log already."""
-        with self.lock:
+        with self._my_turn():
+            view = self._everything()
             try:
-                producers = self._known_producers(now_ms)
+                found = self.producers.find(producer, sequence, view)
             except OSError as error:
                 raise NotWritten(f"{self._folder}: cannot read the producers: {error}") from error
-            found = producers.find(producer, sequence)
             if found is not None:
                 return found
             base = self.tail.base
             try:
                 found = Appended(self.tail.append(draft), draft.count)
-                producers.add(producer, sequence, found, now_ms)
+                self.producers.add(producer, sequence, found, now_ms)
             except BaseException:
-                self._producers = None  # interrupted between the two: the log knows
+                self.producers.forget()  # interrupted between the two: the log knows
                 raise
             # Rolled: bounds what the next one has to read. An `async` log does it with a flush.
             if self.tail.base != base and self.flush_mode is not FlushMode.ASYNC:
-                self._store_producers()
+                self.producers.store(self._snapshot())
             return found
 
-    def _known_producers(self, now_ms: int) -> Producers:
-        """The table, read from the snapshot and the log when it is first needed."""
-        if self._producers is None:
-            extents, end = self.tail.extents()
-            producers = Producers.load(self._fs, self._folder, end)
-            view = View(extents, self._start_offset, end)
-            first = max(producers.next_offset, self._start_offset)
-            while first < end:
-                try:
-                    for region in self.reader.regions(view, first, end):
-                        producers.observe(first_headers(region.data, 0, len(region.data)))
-                    break
-                except Corrupt as error:
-                    first = error.next_offset or end
-            producers.expire(now_ms - self._options.producer_expiry_ms)
-            self._producers = producers
-        return self._producers
-
-    def _store_producers(self) -> None:
-        """Snapshot what is durable, so that the next one need not read the log for it. Under
-        `lock`, or when nobody appends any more."""
-        self._store_snapshot(self._snapshot())
+    def _everything(self) -> View:
+        extents, end_offset = self.tail.extents()
+        return View(extents, self._start_offset, end_offset)
 
     def _snapshot(self) -> dict[str, Any] | None:
-        if self._producers is None:
-            return None
-        now_ms = time.time_ns() // 1_000_000
-        self._producers.expire(now_ms - self._options.producer_expiry_ms)
-        return self._producers.snapshot(self.committer.durable)
-
-    def _store_snapshot(self, snapshot: dict[str, Any] | None) -> None:
-        if snapshot is not None:
-            with self._snapshot_lock, contextlib.suppress(OSError):
-                Producers.store(self._fs, self._folder, snapshot)
+        return self.producers.snapshot(self.committer.durable, self.tail.end_offset)
 
     # --- durability -------------------------------------------------------------------------
 
     def flush(self) -> None:
+        """Make everything durable that was appended so far, by whomever."""
+        self._check_open()
+        if not self.turn.held:
+            with self._my_turn():  # catches up with the others, of whom one may keep its turn
+                pass
         if self.flush_mode is not FlushMode.NONE:
-            segment = self.committer.watermark.segment
-            self.committer.flush()
-            if self.flush_mode is FlushMode.ASYNC and self.committer.watermark.segment != segment:
-                with self.lock:
-                    snapshot = self._snapshot()
-                self._store_snapshot(snapshot)  # not under the lock: appends go on
+            self.flush_own()
             return
         # First: what is rolled from here on has to wait.
-        _file, segment, position, end_offset, _past = self.tail.written()
-        try:
-            self._sync_segments(self.committer.watermark.segment)
-        except OSError as error:
-            self.committer.poison(error)
-        self.committer.check()
-        self.committer.advance(segment, position, end_offset)
+        _file, segment, position, end_offset, past = self._written()
+        extents = [*past.extents, Extent(segment, position)]
+        with self._flush_lock, self.committer.alone():
+            try:
+                first = self.committer.watermark.segment
+                sync_segments(self._fs, self._folder, extents, first)
+            except OSError as error:
+                self.committer.poison(error)
+                self.committer.check()
+            self.committer.advance(segment, position, end_offset)
 
-    def view(self) -> View:
-        """What readers may see now."""
-        start = self._start_offset
-        if self.log_flush is FlushMode.SYNC:
-            mark = self.committer.watermark
-            extents, _end = self.tail.extents()
-            visible = [extent for extent in extents if extent.base < mark.segment]
-            visible.append(Extent(mark.segment, mark.position))
-            return View(tuple(visible), min(start, mark.durable), mark.durable)
-        extents, end = self.tail.extents()
-        return View(extents, start, end)
+    def flush_own(self) -> None:
+        """Make durable what we appended, and what we know of the others."""
+        segment = self.committer.watermark.segment
+        self.committer.flush()
+        if self.flush_mode is FlushMode.ASYNC and self.committer.watermark.segment != segment:
+            with self.lock:
+                snapshot = self._snapshot()
+            self.producers.store(snapshot)  # not under the lock: appends go on
 
     # --- deletion ---------------------------------------------------------------------------
 
-    @property
-    def start_offset(self) -> int:
-        return self._start_offset
-
     def truncate_before(self, offset: int) -> None:
         """Raise the log start offset, durably; whole segments go with the next vacuum."""
-        if offset > self.tail.end_offset or offset < 0:
+        with self._my_turn():  # catches up with the others
+            end_offset = self.tail.end_offset
+        if offset > end_offset or offset < 0:
             raise OffsetOutOfRange(
-                f"{self._folder}: cannot start at {offset}; the log ends at {self.tail.end_offset}",
+                f"{self._folder}: cannot start at {offset}; the log ends at {end_offset}",
                 offset=offset,
                 low=self._start_offset,
-                high=self.tail.end_offset,
+                high=end_offset,
             )
         if self.flush_mode is not FlushMode.NONE:
             self.committer.wait(offset)
-        with self.lock:
-            self._check_open()
+        with self._my_turn():
             self._raise_start(offset)
         if self._wants_upkeep and self._upkeep is None:  # segments may have to go now
             self._start_upkeep()
-
-    def _first_base_now(self) -> int:
-        return self.tail.extents()[0][0].base
 
     def _raise_start(self, offset: int) -> None:
         if offset > self._start_offset:
             try:
                 self._start_file.store(offset)
             except OSError as error:
+                with contextlib.suppress(OSError):  # it may be there all the same
+                    self._start_offset = max(self._start_offset, self._start_file.load())
                 raise OutcomeUnknown(
                     f"{self._folder}: storing the start offset failed ({error}); it may show after "
                     "a restart. Try again"
@@ -422,8 +565,7 @@ class Writer:
 
     def vacuum(self) -> VacuumReport:
         """Delete the segments that retention lets go."""
-        with self.lock:
-            self._check_open()
+        with self._my_turn():
             extents = tuple(extent for extent in self.tail.extents()[0] if extent.size)
             expired = count_expired(
                 self.catalog,
@@ -444,6 +586,7 @@ class Writer:
             # next open removes, never a log that starts below what it has.
             self._raise_start(survivors[0].base if survivors else self.tail.base)
             self.tail.drop(expired)
+            self._bump_layout()
             doomed = extents[:expired]
         for extent in doomed:
             remove_segment(self._fs, self._folder, extent.base)
@@ -455,10 +598,3 @@ class Writer:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"{self._folder} is closed")
-
-
-def _can_go_on(tail: Facts, found: Diagnosis) -> bool:
-    """May appends continue in the last segment that has records?"""
-    if tail.damages or tail.next_offset != found.next_offset:
-        return False
-    return found.empty is None and found.extents[-1] == (tail.base, tail.size)

@@ -23,7 +23,6 @@ import threading
 import zlib
 from collections.abc import Callable
 
-from tailrace.errors import Locked
 from tailrace.log.fs import Entry
 from tailrace.testing.contents import Contents, Damage
 from tailrace.testing.tree import Inode, Node, Tree, os_error, parts
@@ -62,7 +61,10 @@ class SimulatedDisk:
         self._boots = 0
         self._guard = threading.RLock()
         self._open: set[SimulatedFile] = set()  # those that a living process has
-        self._locks: dict[str, SimulatedLock] = {}
+        self._released = threading.Condition(self._guard)
+        self._held: dict[str, dict[SimulatedLock, bool]] = {}  # by path, whether it is shared
+        self._lives = 0  # rises when the process ends
+        self._maps: dict[str, bytearray] = {}
 
     # -- the file system ----------------------------------------------------------------------
 
@@ -108,13 +110,19 @@ class SimulatedDisk:
 
     def lock(self, path: str) -> SimulatedLock:
         with self._guard:
-            key = "/".join(parts(path))
-            if key in self._locks:
-                holder = "another Log on this simulated disk"
-                raise Locked(f"{path} is held by {holder}", holder)
             self.open(path, write=True, create=True).close()
-            lock = self._locks[key] = SimulatedLock(self, key)
-            return lock
+            return SimulatedLock(self, path)
+
+    def map(self, path: str, size: int, *, write: bool) -> memoryview | None:
+        """What is mapped outlives processes, and no power cut."""
+        with self._guard:
+            key = "/".join(parts(path))
+            if write:
+                self.open(path, write=True, create=True).close()
+                self._maps.setdefault(key, bytearray(size))
+            elif key not in self._maps:
+                return None
+            return memoryview(self._maps[key])
 
     def boot_id(self) -> bytes:
         name = f"{self._seed}:{self._boots}"
@@ -126,6 +134,7 @@ class SimulatedDisk:
         """Cut the power and start again. What was synced is there; the rest is up to `seed`."""
         with self._guard:
             self.kill()
+            self._maps.clear()
             self._boots += 1
             rng = random.Random(seed)
             self._tree.cut_power(rng)
@@ -133,10 +142,14 @@ class SimulatedDisk:
                 node.contents.cut_power(rng, self._damage)
 
     def kill(self) -> None:
-        """End the process. The page cache outlives it; its open files and locks do not."""
+        """End every process. The page cache outlives them; their open files and locks do not."""
         with self._guard:
             self._open.clear()
-            self._locks.clear()
+            self._held.clear()
+            self._lives += 1
+            # The dead may still run here for a moment, and must not do anything any more.
+            self._maps = {key: bytearray(memory) for key, memory in self._maps.items()}
+            self._released.notify_all()
 
     def clone(self) -> SimulatedDisk:
         """The same disk once more, with nothing open on it, to try another fate."""
@@ -145,6 +158,7 @@ class SimulatedDisk:
             twin._tree = copy.deepcopy(self._tree)
             twin._ticks = self._ticks
             twin._boots = self._boots
+            twin._maps = {key: bytearray(memory) for key, memory in self._maps.items()}
             return twin
 
     def corrupt(self, path: str, position: int, data: bytes) -> None:
@@ -223,6 +237,9 @@ class SimulatedFile:
         with self._disk._guard:
             return bytes(memoryview(self._contents().cached)[position : position + size])
 
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position)
+
     def pread_into(self, buffer: Buffer, position: int) -> int:
         view = memoryview(buffer).cast("B")
         with self._disk._guard:
@@ -268,16 +285,45 @@ class SimulatedFile:
 
 
 class SimulatedLock:
-    """A held lock. Releasing it in a dead process does nothing to its next holder."""
+    """A lock between the processes on one machine. In a dead one it does nothing any more."""
 
-    def __init__(self, disk: SimulatedDisk, key: str) -> None:
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
         self._disk = disk
-        self._key = key
+        self._path = path
+        self._key = "/".join(parts(path))
+        self._life = disk._lives
+
+    def acquire(self, *, shared: bool = False, wait: bool = True) -> bool:
+        disk = self._disk
+        with disk._guard:
+            self.release()
+            while True:
+                if self._life != disk._lives:
+                    raise os_error(errno.EBADF, self._path)
+                holders = disk._held.setdefault(self._key, {})
+                if not holders or (shared and all(holders.values())):
+                    holders[self] = shared
+                    return True
+                if not wait:
+                    return False
+                disk._released.wait()
+
+    def acquire_now(self) -> bool:
+        return self.acquire(wait=False)
 
     def release(self) -> None:
         with self._disk._guard:
-            if self._disk._locks.get(self._key) is self:
-                del self._disk._locks[self._key]
+            self._disk._held.get(self._key, {}).pop(self, None)
+            self._disk._released.notify_all()
+
+    def read_note(self) -> bytes:
+        return self._disk.read(self._path)
+
+    def write_note(self, note: bytes) -> None:
+        self._disk.put(self._path, note)
+
+    def close(self) -> None:
+        self.release()
 
 
 def _entry(name: str, node: Node) -> Entry:

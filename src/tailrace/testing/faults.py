@@ -32,7 +32,7 @@ from typing import (
 )
 
 from tailrace.errors import TailraceError
-from tailrace.log.fs import DirectoryLock, Entry, File, FileSystem
+from tailrace.log.fs import Entry, File, FileLock, FileSystem
 
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer
@@ -76,6 +76,7 @@ Operation = Literal[
     "make_dirs",
     "sync_dir",
     "lock",
+    "map",
 ]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
@@ -191,8 +192,11 @@ class FaultyFileSystem:
     def sync_dir(self, path: str) -> None:
         self._call("sync_dir", path, lambda: self.inner.sync_dir(path))
 
-    def lock(self, path: str) -> DirectoryLock:
-        return self._call("lock", path, lambda: self.inner.lock(path))
+    def lock(self, path: str) -> FileLock:
+        return FaultyLock(self, self._call("lock", path, lambda: self.inner.lock(path)))
+
+    def map(self, path: str, size: int, *, write: bool) -> memoryview | None:
+        return self._call("map", path, lambda: self.inner.map(path, size, write=write))
 
     def boot_id(self) -> bytes:
         if self.crashed:
@@ -251,6 +255,9 @@ class FaultyFile:
     def pread(self, size: int, position: int) -> bytes:
         return self._fs._call("pread", self._path, lambda: self._inner.pread(size, position))
 
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position)
+
     def pread_into(self, buffer: Buffer, position: int) -> int:
         return self._fs._call(
             "pread_into", self._path, lambda: self._inner.pread_into(buffer, position)
@@ -286,6 +293,36 @@ class FaultyFile:
 
     def size(self) -> int:
         return self._fs._call("size", self._path, self._inner.size)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FaultyLock:
+    """A lock of a `FaultyFileSystem`. Taking it is no fault point, because it happens whenever a
+    thread gets round to it; but a dead process takes none."""
+
+    def __init__(self, fs: FaultyFileSystem, inner: FileLock) -> None:
+        self._fs = fs
+        self._inner = inner
+
+    def acquire(self, *, shared: bool = False, wait: bool = True) -> bool:
+        if self._fs.crashed:
+            raise SimulatedCrash
+        return self._inner.acquire(shared=shared, wait=wait)
+
+    def acquire_now(self) -> bool:
+        return self.acquire(wait=False)
+
+    def release(self) -> None:
+        self._inner.release()
+
+    def read_note(self) -> bytes:
+        return self._inner.read_note()
+
+    def write_note(self, note: bytes) -> None:
+        if not self._fs.crashed:
+            self._inner.write_note(note)
 
     def close(self) -> None:
         self._inner.close()

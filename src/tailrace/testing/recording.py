@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from tailrace.log.fs import DirectoryLock, Entry, File, FileSystem
+from tailrace.log.fs import Entry, File, FileLock, FileSystem
 
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer
@@ -122,8 +122,12 @@ class RecordingFileSystem:
     def sync_dir(self, path: str) -> None:
         self._do(self._begin("sync_dir", path), lambda: self.inner.sync_dir(path))
 
-    def lock(self, path: str) -> DirectoryLock:
+    def lock(self, path: str) -> FileLock:
         return self._do(self._begin("lock", path), lambda: self.inner.lock(path))
+
+    def map(self, path: str, size: int, *, write: bool) -> memoryview | None:
+        event = self._begin("map", path)
+        return self._do(event, lambda: self.inner.map(path, size, write=write))
 
     def boot_id(self) -> bytes:
         return self.inner.boot_id()
@@ -186,6 +190,9 @@ class RecordingFile:
         data = self._fs._do(event, lambda: self._inner.pread(size, position))
         event.end = position + len(data)
         return data
+
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position)
 
     def pread_into(self, buffer: Buffer, position: int) -> int:
         event = self._begin("pread_into", position, position + memoryview(buffer).nbytes)

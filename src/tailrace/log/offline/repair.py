@@ -26,7 +26,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tailrace.errors import ConfigError
+from tailrace.log.board import Board
 from tailrace.log.fs import File, FileSystem, pieces, replace_file, write_all
+from tailrace.log.members import Members
 from tailrace.log.offline.findings import Finding
 from tailrace.log.offline.log_survey import LogSurvey, Progress, survey_log, uncovered
 from tailrace.log.offline.side_check import check_side_files, is_whole_gap, read_side_file
@@ -120,11 +122,16 @@ def _examine(
 
 @contextlib.contextmanager
 def _locked(fs: FileSystem, folder: str) -> Iterator[None]:
-    lock = fs.lock(side_path(folder, "lock"))
+    members = Members(fs, folder, "exclusive")
     try:
-        yield
+        members.join()
+        try:
+            yield
+        finally:
+            Board(fs, folder).outdate()
+            members.leave()
     finally:
-        lock.release()
+        members.close()
 
 
 # --- what is to be done ---------------------------------------------------------------------
@@ -239,7 +246,7 @@ def _declare_durable(fs: FileSystem, survey: LogSurvey) -> None:
 def _reopen(fs: FileSystem, folder: str, options: LogOptions, damaged: set[int]) -> list[str]:
     """Open the log for writing, which does all that opening does, and close it, which leaves it
     clean. No damaged segment is then the one that grows. Returns what went to the quarantine."""
-    writer = Writer(fs, folder, options, upkeep=False)
+    writer = Writer(fs, folder, options, upkeep=False, mode="exclusive")
     try:
         if writer.tail.base in damaged and writer.tail.size:
             writer.tail.roll()
@@ -247,6 +254,7 @@ def _reopen(fs: FileSystem, folder: str, options: LogOptions, damaged: set[int])
         writer.abandon()
         raise
     writer.close()
+    assert writer.diagnosis is not None  # nobody else was there
     return [os.path.relpath(path, folder) for path in writer.diagnosis.kept_aside]
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tailrace.log.fs import FileSystem
+from tailrace.log.members import Member, Members
 from tailrace.log.offline.findings import Finding, Severity
-from tailrace.log.offline.holder import Holder, find_holder
 from tailrace.log.offline.index_check import IndexFault
 from tailrace.log.offline.log_survey import LogSurvey, Progress, survey_log, uncovered
 from tailrace.log.offline.side_check import check_side_files, read_document, read_side_file
@@ -38,7 +38,7 @@ class VerifyReport:
     bytes: int = 0
     start_offset: int = 0
     end_offset: int = 0
-    holder: Holder | None = None  # who wrote to it meanwhile
+    writers: tuple[Member, ...] = ()  # who wrote to it meanwhile
 
     @property
     def problems(self) -> list[Finding]:
@@ -55,10 +55,10 @@ class VerifyReport:
 
 def verify(fs: FileSystem, folder: str, progress: Progress | None = None) -> VerifyReport:
     """Check a log. `progress` is told how many bytes were read, of how many."""
-    holder = find_holder(fs, folder)
+    writers = Members.find(fs, folder)
     survey = survey_log(fs, folder, LogOptions(), progress)
-    holder = holder or find_holder(fs, folder)
-    held = holder is not None
+    writers = writers or Members.find(fs, folder)
+    held = bool(writers)
     report = VerifyReport(
         folder,
         segments=len(survey.segments),
@@ -67,7 +67,7 @@ def verify(fs: FileSystem, folder: str, progress: Progress | None = None) -> Ver
         bytes=sum(segment.size for segment in survey.segments),
         start_offset=survey.start_offset,
         end_offset=survey.end_offset,
-        holder=holder,
+        writers=tuple(writers),
     )
     report.findings = [
         *_refusal(survey),

@@ -1,0 +1,165 @@
+"""A thread that does what tasks ask for, one thing after the other.
+
+The order is that of the calls, so appends keep theirs. What has piled up is done in one go, and the
+tasks are told with one call into their loop: a hundred appends at once cost two changes of thread,
+not two hundred. But nobody waits to be told until something slow is done that was asked for later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+__all__ = ["Worker"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("tailrace")
+
+_TELL_AFTER_S = 0.001
+
+
+class _Job(NamedTuple):
+    do: Callable[[], Any]
+    slow: bool
+    future: asyncio.Future[Any] | None  # none: nobody waits for it
+
+
+class _Done(NamedTuple):
+    future: asyncio.Future[Any]
+    result: Any
+    error: BaseException | None
+
+
+class Worker:
+    """Thread-safe. There is a thread while there is something to do, and as long as it is kept."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._is_kept = False
+        self.start_afresh()
+        _workers.add(self)
+
+    def start_afresh(self) -> None:
+        """Without a thread and without jobs: in a forked child they are the parent's."""
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._runs = False
+
+    def do(self, job: Callable[[], T], *, slow: bool = False) -> asyncio.Future[T]:
+        """A future of the running loop for what `job` returns.
+
+        If it is cancelled before its turn, the job is not done; later, it is done all the same.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._put(_Job(job, slow, future))
+        return future
+
+    def post(self, job: Callable[[], object]) -> None:
+        """Have something done for which nobody waits. Needs no loop."""
+        self._put(_Job(job, True, None))
+
+    def _put(self, job: _Job) -> None:
+        with self._lock:
+            if not self._runs:  # first: if there can be no thread, there is no job either
+                name = f"tailrace-aio {self._name}"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+                self._runs = True
+            self._jobs.put(job)
+
+    def keep(self) -> None:
+        """Have the thread wait for more."""
+        self._is_kept = True
+
+    def let_go(self) -> None:
+        """End the thread when there is nothing left to do. Takes no lock: the garbage collector may
+        call it anywhere."""
+        self._is_kept = False
+        self._jobs.put(None)
+
+    def drop(self, close: Callable[[], object]) -> None:
+        """Have the thread, if there is one, close what nobody uses any more. Takes no lock, like
+        `let_go`."""
+        if self._runs:
+            self._jobs.put(_Job(close, True, None))
+
+    def _run(self) -> None:
+        while self._is_needed():
+            self._work_off()
+
+    def _is_needed(self) -> bool:
+        with self._lock:
+            self._runs = self._is_kept or not self._jobs.empty()
+            return self._runs
+
+    def _work_off(self) -> None:
+        """Wait for a job, do it and those that have come meanwhile. Nothing of them is left here
+        afterwards: the thread must not be what keeps a log alive that everybody else has dropped,
+        and an error must not be found in the frames that it came through."""
+        job = self._jobs.get()
+        done: dict[asyncio.AbstractEventLoop, list[_Done]] = {}
+        since = time.monotonic()
+        while job is not None:
+            if done and (job.slow or time.monotonic() - since > _TELL_AFTER_S):
+                _tell(done)
+                since = time.monotonic()
+            if job.future is None:
+                self._do_unasked(job.do)
+            elif not job.future.cancelled():
+                done.setdefault(job.future.get_loop(), []).append(_attempt(job.do, job.future))
+            job = None if self._jobs.empty() else self._jobs.get()
+        _tell(done)
+
+    def _do_unasked(self, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except Exception:  # nobody else is there to be told
+            logger.exception("%s", self._name)
+
+
+def _attempt(do: Callable[[], Any], future: asyncio.Future[Any]) -> _Done:
+    try:
+        return _Done(future, do(), None)
+    except StopIteration as error:  # which no future can carry
+        return _Done(future, None, RuntimeError(f"a job raised {error!r}"))
+    except BaseException as error:  # noqa: BLE001  whatever it is, the task is told
+        return _Done(future, None, error)
+    finally:
+        del do, future
+
+
+def _tell(done: dict[asyncio.AbstractEventLoop, list[_Done]]) -> None:
+    while done:
+        loop, results = done.popitem()
+        try:
+            loop.call_soon_threadsafe(_settle, results)
+        except RuntimeError:  # the loop was closed: nobody waits any more
+            continue
+
+
+def _settle(results: list[_Done]) -> None:
+    for future, result, error in results:
+        if future.done():  # cancelled meanwhile
+            continue
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def _start_afresh() -> None:
+    for worker in list(_workers):
+        worker.start_afresh()
+
+
+os.register_at_fork(after_in_child=_start_afresh)

@@ -1,0 +1,181 @@
+"""The board: one page of memory that every process with the log open for writing shares.
+
+It is a file of fixed size, mapped; nobody truncates it. It spares each writer a look at the folder
+before each append: here it says how far the log goes, who has been at it, and whether somebody
+waits. Nothing on it has to survive: the first process to open a log writes it anew.
+
+    0   4  magic
+    4   1  format
+    5   1  attention: whoever writes has to look, for somebody waits or a flush failed
+    6   1  poisoned: a flush failed, and nothing may be appended before the log is opened anew
+    7   1  phase: bit 0 tells which note counts, bit 1 that somebody writes, or died meanwhile
+    8   8  incarnation: rises whenever the log was recovered
+    16  8  layout: rises whenever the set of segments has changed
+    24  8  the process that keeps the turn, for people
+    32 16  boot id: what is written in another boot means nothing
+    64 48  a note, and at 128 the other: segment, size, next offset, start offset, layout, check
+
+The turn to write (`turn.py`) guards it. Those who read without the turn may see a note that is
+being changed; the check tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import Final, NamedTuple
+
+from tailrace.kernel import Notes
+from tailrace.kernel.layout import NOTE_PHASE, NOTE_PLACES, NOTE_WRITING, note_check
+from tailrace.log.fs import FileSystem
+from tailrace.log.sidefiles import FORMAT, side_path
+
+__all__ = ["ATTENTION", "Board", "Note"]
+
+NAME = "board"
+SIZE = 4096
+MAGIC = b"TRBD"
+_SET_UP = MAGIC + bytes([FORMAT])
+
+ATTENTION: Final = 5
+_POISONED: Final = 6
+
+_NUMBER = struct.Struct("=Q")
+_INCARNATION, _LAYOUT, _KEEPER, _BOOT_ID = 8, 16, 24, 32
+_NOTE = struct.Struct("=QQQQQQ")
+
+
+class Note(NamedTuple):
+    """How far the log is written: the active segment and its size, the next offset; and where the
+    log starts."""
+
+    segment: int
+    size: int
+    next_offset: int
+    start_offset: int
+
+
+class Board:
+    """One handle's view of it."""
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        """Map the board, as a writer."""
+        memory = fs.map(side_path(folder, NAME), SIZE, write=True)
+        assert memory is not None
+        self.memory = memory
+        self.notes = Notes(memory)  # to `enter`, and to `put` up a new one
+        self._boot_id = fs.boot_id()
+
+    @classmethod
+    def find(cls, fs: FileSystem, folder: str) -> Board | None:
+        """Map it to look at, if there is one."""
+        memory = fs.map(side_path(folder, NAME), SIZE, write=False)
+        if memory is None:
+            return None
+        board = cls.__new__(cls)
+        board.memory, board._boot_id = memory, fs.boot_id()
+        return board
+
+    def set_up(self, note: Note) -> None:
+        """Begin a new incarnation, whatever was there."""
+        memory = self.memory
+        incarnation = self.incarnation + 1
+        layout = self.layout + 1
+        memory[0:64] = bytes(64)
+        self._store(_INCARNATION, incarnation)
+        self._store(_LAYOUT, layout)
+        memory[_BOOT_ID : _BOOT_ID + 16] = self._boot_id
+        memory[NOTE_PHASE] = NOTE_WRITING
+        self.notes.put(*note, layout, True)
+        memory[0:5] = _SET_UP
+
+    def outdate(self) -> None:
+        """The files have changed, though nobody writes to the log."""
+        self._store(_INCARNATION, self.incarnation + 1)
+
+    def take_down(self) -> None:
+        """Nobody writes any more; who reads has to look at the folder itself."""
+        self.memory[0:4] = bytes(4)
+
+    @property
+    def is_set_up(self) -> bool:
+        """Can those who are here go by it?"""
+        return self.memory[0:5] == _SET_UP
+
+    @property
+    def is_up(self) -> bool:
+        """Is it of this boot, so that even he who does not know who is here can go by it?"""
+        memory = self.memory
+        return memory[0:5] == _SET_UP and memory[_BOOT_ID : _BOOT_ID + 16] == self._boot_id
+
+    @property
+    def incarnation(self) -> int:
+        return self._load(_INCARNATION)
+
+    @property
+    def layout(self) -> int:
+        return self._load(_LAYOUT)
+
+    def bump_layout(self) -> None:
+        self._store(_LAYOUT, self.layout + 1)
+
+    @property
+    def keeper(self) -> int:
+        return self._load(_KEEPER)
+
+    @keeper.setter
+    def keeper(self, pid: int) -> None:
+        self._store(_KEEPER, pid)
+
+    @property
+    def poisoned(self) -> bool:
+        return bool(self.memory[_POISONED])
+
+    def poison(self) -> None:
+        self.memory[_POISONED] = 1
+        self.memory[ATTENTION] = 1
+
+    def want(self) -> None:
+        self.memory[ATTENTION] = 1
+
+    def unwant(self) -> None:
+        self.memory[ATTENTION] = 0
+        if self.memory[_POISONED]:
+            self.memory[ATTENTION] = 1
+
+    # --- the notes --------------------------------------------------------------------------
+
+    @property
+    def is_being_written(self) -> bool:
+        """Does somebody write, or did somebody die while it did?"""
+        return bool(self.memory[NOTE_PHASE] & NOTE_WRITING)
+
+    def begin(self) -> None:
+        """Begin to write, after catching up with the others."""
+        self.memory[NOTE_PHASE] |= NOTE_WRITING
+
+    def note(self) -> Note:
+        """The note that counts; with the turn only."""
+        return Note(*_NOTE.unpack_from(self.memory, NOTE_PLACES[self.memory[NOTE_PHASE] & 1])[:4])
+
+    def peek(self) -> Note | None:
+        """The note that counts, without the turn; `None` if it changes all the time."""
+        for _attempt in range(4):
+            *numbers, check = _NOTE.unpack_from(
+                self.memory, NOTE_PLACES[self.memory[NOTE_PHASE] & 1]
+            )
+            if check == note_check(numbers):
+                return Note(*numbers[:4])
+        return None
+
+    def close(self) -> None:
+        if hasattr(self, "notes"):
+            self.notes.close()
+        with contextlib.suppress(BufferError):  # a thread of the parent used it, at a fork
+            self.memory.release()
+
+    def _load(self, position: int) -> int:
+        return int(_NUMBER.unpack_from(self.memory, position)[0])
+
+    def _store(self, position: int, number: int) -> None:
+        _NUMBER.pack_into(self.memory, position, number)

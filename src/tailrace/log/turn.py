@@ -1,0 +1,225 @@
+"""The turn to write: one handle at a time, among all the processes that have the log open.
+
+The turn is a lock that dies with its process. In mode `shared` it is taken for each append. In mode
+`owner`, the default, a handle that appends without a pause and finds itself alone keeps it from one
+append to the next, which spares two system calls each time; it gives it back when somebody asks,
+and when it has been idle for a moment, so that nobody waits for a process that sleeps.
+
+Who finds the turn taken goes through the gate, a second lock: the one behind it asks, by the
+board's attention byte, and waits; the others wait at the gate. So whoever dies while it waits
+leaves nothing but the byte, which costs the owner a look.
+
+Lock order: the handle's own thread lock, the turn, the turn to flush (`FlushTurn`).
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import os
+import threading
+import time
+import weakref
+from types import TracebackType
+from typing import Protocol
+
+from tailrace.log.board import ATTENTION, Board
+from tailrace.log.fs import FileSystem
+from tailrace.log.sidefiles import side_path
+
+__all__ = ["FlushTurn", "Keeper", "Turn", "keeper"]
+
+logger = logging.getLogger("tailrace")
+
+# An owner begins to keep its turn when so many in a row, within that time, have found the log as
+# it left it.
+_UNDISTURBED = 64
+_UNDISTURBED_S = 0.1
+
+# A waiter that died leaves the attention byte set. So often does a writer look whether it is true.
+_DOUBTS = 256
+
+
+class Turn:
+    """One handle's access to the turn. Guarded by the handle's thread lock, but for `look`."""
+
+    def __init__(self, fs: FileSystem, folder: str, board: Board, mode: str) -> None:
+        self.held = False
+        self.board = board
+        self.memory = board.memory
+        self.exclusive = mode == "exclusive"
+        self.shares = not self.exclusive  # give the turn back after each append?
+        self._owner = mode == "owner"
+        self._lock = fs.lock(side_path(folder, "lock"))
+        self._gate = fs.lock(side_path(folder, "lock.next"))
+        self._undisturbed = 0
+        self._undisturbed_since = 0.0
+        self._asked = 0
+
+    def take(self) -> None:
+        """Wait for the turn."""
+        try:
+            if not self._lock.acquire_now():
+                self._queue()
+            self.held = True
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _queue(self) -> None:
+        self._gate.acquire()
+        try:
+            self.board.want()
+            self._lock.acquire()
+            self.board.unwant()
+        finally:
+            self._gate.release()
+        self.disturbed()
+
+    def give(self) -> None:
+        # Nobody else can join where one is exclusive, so its turn never ends; but the lock has to
+        # be free for those who come to learn that.
+        self.held = self.exclusive
+        try:
+            if self._owner or self.memory[ATTENTION]:
+                self._note_wishes()
+        finally:
+            self._lock.release()
+
+    def give_again(self) -> None:
+        """After an interrupt, which may have hit `give` itself: nobody is to wait for us."""
+        if not self.held:
+            self._lock.release()
+
+    def _note_wishes(self) -> None:
+        """Is it time to share, or to keep the turn from the next one on?"""
+        if self.memory[ATTENTION]:
+            self.disturbed()
+            self._asked += 1
+            if self._asked % _DOUBTS == 0 and self._gate.acquire_now():
+                self.board.unwant()  # whoever asked is gone
+                self._gate.release()
+            return
+        self._undisturbed += 1
+        if self._owner and self._undisturbed >= _UNDISTURBED:
+            now = time.monotonic()
+            self.shares = now - self._undisturbed_since > _UNDISTURBED_S
+            self._undisturbed, self._undisturbed_since = 0, now
+
+    def disturbed(self) -> None:
+        """There are others, or nothing to do."""
+        self.shares = True
+        self._undisturbed = 0
+        self._undisturbed_since = time.monotonic()
+
+    def close(self) -> None:
+        self.held = False
+        self._lock.close()
+        self._gate.close()
+
+
+class FlushTurn:
+    """The turn to flush: a flush covers what every process has written, so one at a time is
+    enough, and who waited for it looks first whether there is anything left to do."""
+
+    def __init__(self, fs: FileSystem, folder: str, board: Board) -> None:
+        self.incarnation = 0  # the one that we belong to
+        self._board = board
+        self._lock = fs.lock(side_path(folder, "lock.flush"))
+
+    def wait(self) -> bool:
+        """Wait for whoever has it; false if nobody does, and then it is ours already."""
+        if self._lock.acquire_now():
+            return False
+        self._lock.acquire(shared=True)  # with all who wait: they pass together
+        self._lock.release()
+        return True
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def failure(self) -> OSError | None:
+        """Why this handle cannot go on, if others know a reason."""
+        if self._board.incarnation != self.incarnation:
+            return OSError("a flush failed, and another process has recovered the log since")
+        return OSError("a flush failed in another process") if self._board.poisoned else None
+
+    def poison(self) -> None:
+        self._board.poison()
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+class Kept(Protocol):
+    """A handle that keeps its turn."""
+
+    def look(self) -> bool:
+        """Give the turn back if it is wanted or idle; true while it is kept."""
+
+
+class Keeper:
+    """Looks after the turns which this process keeps, in a thread that is there as long as there
+    are any. One for all its logs."""
+
+    INTERVAL_S = 0.005
+
+    def __init__(self) -> None:
+        self._kept: weakref.WeakSet[Kept] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._runs = False
+
+    def add(self, kept: Kept) -> None:
+        with self._lock:
+            self._kept.add(kept)
+            if not self._runs:
+                # Not `threading.Thread`: an interrupt in its `start` leaves half a thread. If one
+                # hits us between these two lines there are two threads for a while, no harm done.
+                _thread.start_new_thread(self._run, ())
+                self._runs = True
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while self._look():
+            pause.wait(self.INTERVAL_S)
+
+    def _look(self) -> bool:
+        with self._lock:
+            kept = list(self._kept)
+            self._kept.clear()  # first: who gives its turn back may take it again at once
+        still_kept = [each for each in kept if _is_kept(each)]
+        with self._lock:
+            self._kept.update(still_kept)
+            if not self._kept:
+                self._runs = False
+            return bool(self._kept)
+
+
+def _is_kept(kept: Kept) -> bool:
+    try:
+        return kept.look()
+    except Exception:  # whatever it is, the other turns are looked after
+        logger.exception("a turn that is kept cannot be looked after")
+        return False
+
+
+keeper = Keeper()
+
+
+def _start_afresh() -> None:
+    """In a forked child the thread is gone, and the turns are the parent's."""
+    keeper.__init__()  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_start_afresh)
