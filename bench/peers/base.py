@@ -26,6 +26,7 @@ class Session:
     put_batch: Callable[[list[bytes]], object] | None = None
     scan: Callable[[], int] | None = None  # touches every value; the number of them
     get: Callable[[int], object] | None = None  # the n-th value that was put
+    poll: Callable[[], list[bytes]] | None = None  # the values that came since the last time
     put_by_threads: Callable[[bytes], object] | None = None  # may be called from many threads
     tasks: Callable[[list[bytes], float], Sample] | None = None  # many asyncio tasks at once
     close: Callable[[], None] = _nothing

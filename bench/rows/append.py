@@ -95,17 +95,11 @@ def _sync_duel(
             append, write = put(log), raw.syncing_writer()
             for _ in range(_SLICES):
                 size = max(count // _SLICES, 1)
-                _add(mine, time_each(append, cycle_of(ours, size), records=each))
-                _add(theirs, time_each(write, cycle_of(raw_items, size), records=each))
+                mine.add(time_each(append, cycle_of(ours, size), records=each))
+                theirs.add(time_each(write, cycle_of(raw_items, size), records=each))
         return mine, theirs
 
     return _Duel(both)
-
-
-def _add(whole: Sample, part: Sample) -> None:
-    whole.count += part.count
-    whole.seconds += part.seconds
-    whole.latencies += part.latencies
 
 
 # --- async ----------------------------------------------------------------------------------

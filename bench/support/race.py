@@ -37,6 +37,7 @@ class Unit(StrEnum):
     MILLISECONDS = "ms"
     MEGABYTES = "MB"  # resident
     NANOSECONDS_PER_RECORD = "ns/record"
+    PROCESSOR = "ms CPU/s"  # of one second, how much a process that waits keeps a processor busy
 
     @property
     def more_is_better(self) -> bool:
@@ -54,6 +55,8 @@ class Unit(StrEnum):
                 return sample.extra["resident_bytes"] / 1e6
             case Unit.NANOSECONDS_PER_RECORD:
                 return sample.seconds / sample.count * 1e9
+            case Unit.PROCESSOR:
+                return max(sample.extra["cpu_seconds"] / sample.seconds, 1e-9) * 1e3
 
     def show(self, value: float) -> str:
         match self:
@@ -67,6 +70,8 @@ class Unit(StrEnum):
                 return f"{value:.1f} MB"
             case Unit.NANOSECONDS_PER_RECORD:
                 return f"{value:.0f} ns"
+            case Unit.PROCESSOR:
+                return f"{value:.2f} ms"
 
 
 @dataclass
@@ -94,6 +99,13 @@ class Result:
         """Processor time of all our threads, in nanoseconds, by round; empty if not taken."""
         seen = [(sample.extra.get("cpu_seconds"), sample.count) for sample in self.samples]
         return [cpu / count * 1e9 for cpu, count in seen if cpu is not None]
+
+    def shares(self) -> list[list[float]]:
+        """What part of the work each process did, by round; empty if one did it all."""
+        return [[n / sum(sample.parts) for n in sample.parts] for sample in self._shared()]
+
+    def _shared(self) -> list[Sample]:
+        return [sample for sample in self.samples if len(sample.parts) > 1 and any(sample.parts)]
 
     def latencies(self) -> array[int]:
         """Of all rounds together, in order of size."""
@@ -163,9 +175,19 @@ class Line:
             ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=False))
             self.notes.append(f"by processor time, {ratio:.0%} of {limit.name}")
 
-    def percentile(self, percent: float) -> float:
-        """Of our latencies, in nanoseconds."""
-        return percentile(self.ours.latencies(), percent)
+    def note_shares(self) -> None:
+        """Was it fair? With one process that does all, a total says little."""
+        said = []
+        for result in self.results:
+            shares = [share for in_a_round in result.shares() for share in in_a_round]
+            if shares:
+                said.append(f"{result.name} {min(shares):.0%} to {max(shares):.0%}")
+        if said:
+            self.notes.append(f"share of one process in one round: {', '.join(said)}")
+
+    def percentile(self, percent: float, result: Result | None = None) -> float:
+        """Of latencies, ours unless told, in nanoseconds."""
+        return percentile((result or self.ours).latencies(), percent)
 
     @property
     def met(self) -> bool | None:
@@ -214,6 +236,8 @@ class Line:
         }
         if cpu := result.cpu_per_record():
             document["cpu_ns_per_record"] = statistics.median(cpu)
+        if shares := result.shares():
+            document["shares"] = shares
         latencies = result.latencies()
         if latencies:
             document |= {
@@ -248,17 +272,30 @@ class Row:
         }
 
 
-def race(contestants: Sequence[Contestant], rounds: int) -> list[Result]:
-    """Everybody once in each round. A peer that fails is out, and the table says why."""
+def race(contestants: Sequence[Contestant], rounds: int, slices: int = 1) -> list[Result]:
+    """Everybody once in each round; or in so many short slices, by turns, which then are one
+    sample. A peer that fails is out, and the table says why."""
     results = [Result(contestant.name, contestant.role) for contestant in contestants]
     for _ in range(rounds):
-        for contestant, result in zip(contestants, results, strict=True):
-            if result.failure is not None:
-                continue
-            try:
-                result.samples.append(contestant.run())
-            except Exception as error:
-                if contestant.role is not Role.PEER:
-                    raise
-                result.failure = f"{type(error).__name__}: {error}"
+        wholes: list[Sample | None] = [None] * len(contestants)
+        for _ in range(slices):
+            for place, contestant in enumerate(contestants):
+                if results[place].failure is not None:
+                    continue
+                try:
+                    part = contestant.run()
+                except Exception as error:
+                    if contestant.role is not Role.PEER:
+                        raise
+                    results[place].failure = f"{type(error).__name__}: {error}"
+                    wholes[place] = None
+                    continue
+                whole = wholes[place]
+                if whole is None:
+                    wholes[place] = part
+                else:
+                    whole.add(part)
+        for result, whole in zip(results, wholes, strict=True):
+            if whole is not None:
+                result.samples.append(whole)
     return results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time_ns
@@ -41,6 +41,13 @@ class Sizes:
     last_segment_records: int
     twin_records: int
     twin_passes: int
+    # with several processes: a round has so many slices of so many seconds
+    slices: int
+    slice_seconds: float
+    wake_records: int  # in a slice
+    followers: int
+    follower_records: int
+    idle_seconds: float
 
 
 FULL = Sizes(
@@ -61,6 +68,12 @@ FULL = Sizes(
     last_segment_records=180_000,
     twin_records=10_000,
     twin_passes=15,
+    slices=4,
+    slice_seconds=0.25,
+    wake_records=250,
+    followers=100,
+    follower_records=25,
+    idle_seconds=2.0,
 )
 QUICK = Sizes(
     rounds=3,
@@ -80,6 +93,12 @@ QUICK = Sizes(
     last_segment_records=20_000,
     twin_records=2_000,
     twin_passes=5,
+    slices=2,
+    slice_seconds=0.1,
+    wake_records=100,
+    followers=100,
+    follower_records=15,
+    idle_seconds=0.5,
 )
 TINY = Sizes(  # for the test of the benchmark itself
     rounds=1,
@@ -99,6 +118,12 @@ TINY = Sizes(  # for the test of the benchmark itself
     last_segment_records=100,
     twin_records=50,
     twin_passes=2,
+    slices=1,
+    slice_seconds=0.02,
+    wake_records=5,
+    followers=4,
+    follower_records=4,
+    idle_seconds=0.1,
 )
 
 
@@ -123,10 +148,11 @@ class Setting:
     sizes: Sizes
     with_peers: bool = True
     payload: Payload = field(default_factory=Payload)
+    find_peers: Callable[[Servers], list[Peer]] = known_peers
 
     def __post_init__(self) -> None:
         self.servers = Servers(self.folder / "servers")
-        self.peers = known_peers(self.servers) if self.with_peers else []
+        self.peers = self.find_peers(self.servers) if self.with_peers else []
 
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from functools import partial
 
 from tailrace.log.fs import OsFile, OsFileSystem
 
@@ -21,27 +22,33 @@ _EDGE = 4096  # what is written in any case, at both ends
 class _SparseFile(OsFile):
     __slots__ = ()
 
-    def pwrite(self, data: Buffer, position: int) -> int:
-        view = memoryview(data).cast("B")
-        middle = bytes(view[_EDGE:-_EDGE]) if len(view) > 4 * _EDGE else b""
-        if not middle or middle.count(0) != len(middle):
-            return os.pwrite(self.fd, data, position)
-        end = position + len(view)
-        if self._has_data(position):
-            raise ValueError("a hole can only be left at the end of a file")
-        os.pwrite(self.fd, view[:_EDGE], position)
-        os.pwrite(self.fd, view[-_EDGE:], end - _EDGE)
-        return len(view)
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.pwrite = partial(_pwrite, fd)
 
-    def _has_data(self, position: int) -> bool:
-        """In the blocks behind a position; a file that was only made longer has none."""
-        try:
-            os.lseek(self.fd, -(-position // _EDGE) * _EDGE, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return False
-            raise
-        return True
+
+def _pwrite(fd: int, data: Buffer, position: int) -> int:
+    view = memoryview(data).cast("B")
+    middle = bytes(view[_EDGE:-_EDGE]) if len(view) > 4 * _EDGE else b""
+    if not middle or middle.count(0) != len(middle):
+        return os.pwrite(fd, data, position)
+    end = position + len(view)
+    if _has_data(fd, position):
+        raise ValueError("a hole can only be left at the end of a file")
+    os.pwrite(fd, view[:_EDGE], position)
+    os.pwrite(fd, view[-_EDGE:], end - _EDGE)
+    return len(view)
+
+
+def _has_data(fd: int, position: int) -> bool:
+    """In the blocks behind a position; a file that was only made longer has none."""
+    try:
+        os.lseek(fd, -(-position // _EDGE) * _EDGE, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return False
+        raise
+    return True
 
 
 class SparseFileSystem(OsFileSystem):

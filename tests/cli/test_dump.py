@@ -298,37 +298,56 @@ def test_what_side_files_say(run: Run, full_log: Path) -> None:
     assert lines(run("dump", "--json", folder / "log.json"))[1]["contents"]["flush"] == "async"
 
 
-def test_the_lock(run: Run, log: Path) -> None:
-    path = log / ".tailrace" / "lock"
-    assert "nobody holds it" in run("dump", path).stdout
-    nobody = {"pid": None, "host": None, "since": None, "running": None}
-    assert lines(run("dump", "--json", path))[1] == {"type": "lock", "file": str(path), **nobody}
-    with Log(log, upkeep=False):
+def test_the_members(run: Run, log: Path) -> None:
+    path = log / ".tailrace" / "members"
+    nobody = dict.fromkeys(("pid", "host", "since", "mode", "running"))
+    for note in ("[]", "", "[]"):
+        assert "nobody has it open for writing" in run("dump", path).stdout
         (_, item) = lines(run("dump", "--json", path))
-        text = run("dump", path).stdout.splitlines()[1]
-    assert (item["pid"], item["host"]) == (os.getpid(), os.uname().nodename)
-    assert item["running"] is True
-    assert text.startswith(f"  pid {os.getpid()} on {os.uname().nodename} since 2")
-    assert text.endswith("Z")
+        assert item == {"type": "member", "file": str(path), **nobody}
+        path.write_text(note)
+    with Log(log, upkeep=False), Log(log, upkeep=False, mode="shared"):
+        (_, *items) = lines(run("dump", "--json", path))
+        texts = run("dump", path).stdout.splitlines()[1:]
+    assert [item["mode"] for item in items] == ["owner", "shared"]
+    for item, text in zip(items, texts, strict=True):
+        assert (item["pid"], item["host"]) == (os.getpid(), os.uname().nodename)
+        assert item["running"] is True
+        assert text.startswith(f"  pid {os.getpid()} on {os.uname().nodename} since 2")
+        assert text.endswith(f"Z ({item['mode']})")
+    with Log(log, upkeep=False, exclusive=True):
+        assert lines(run("dump", "--json", path))[1]["mode"] == "exclusive"
 
 
-def test_a_lock_that_a_killed_process_left(run: Run, log: Path) -> None:
-    path = log / ".tailrace" / "lock"
-    note = {"pid": pid_of_nobody(), "host": os.uname().nodename, "since": T0 // 1000}
-    path.write_text(json.dumps(note))
-    assert lines(run("dump", "--json", path))[1]["running"] is False
-    text = run("dump", path).stdout
-    assert "since 2023-11-14T22:13:20.000Z; that process has ended" in text
-    path.write_text(json.dumps({**note, "host": "elsewhere.invalid"}))
+def test_a_member_that_was_killed(run: Run, log: Path) -> None:
+    path = log / ".tailrace" / "members"
+    host, since = os.uname().nodename, T0 // 1000
+    note = {"pid": pid_of_nobody(), "host": host, "since": since, "mode": "owner"}
+    path.write_text(json.dumps([note, {**note, "pid": os.getpid()}]))
+    items = lines(run("dump", "--json", path))[1:]
+    assert [item["running"] for item in items] == [False, True]
+    text = run("dump", path).stdout.splitlines()[1:]
+    assert text[0].endswith("since 2023-11-14T22:13:20.000Z (owner); that process has ended")
+    assert text[1].endswith("since 2023-11-14T22:13:20.000Z (owner)")
+    path.write_text(json.dumps([{**note, "host": "elsewhere.invalid"}]))
     assert lines(run("dump", "--json", path))[1]["running"] is None
     assert "has ended" not in run("dump", path).stdout
 
 
 @pytest.mark.parametrize(
-    "note", ["rubbish", "[]", '{"pid": 1}', '{"pid": "1", "host": "a", "since": 0}', "\xff"]
+    "note",
+    [
+        "rubbish",
+        "{}",
+        "[1]",
+        '[{"pid": 1}]',
+        '[{"pid": "1", "host": "a", "since": 0, "mode": "owner"}]',
+        '{"pid": 1, "host": "a", "since": 0, "mode": "owner"}',
+        "\xff",
+    ],
 )
-def test_a_lock_with_something_else_in_it(note: str, run: Run, log: Path) -> None:
-    path = log / ".tailrace" / "lock"
+def test_members_with_something_else_in_it(note: str, run: Run, log: Path) -> None:
+    path = log / ".tailrace" / "members"
     path.write_text(note, encoding="latin-1")
     item = lines(run("dump", "--json", path))[1]
     assert item["pid"] is None

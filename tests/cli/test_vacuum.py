@@ -69,12 +69,31 @@ def test_wrong_limits(limit: tuple[str, str], run: Run, log: Path) -> None:
     assert start_of(log) == 0
 
 
-def test_a_log_in_use(log: Path) -> None:
-    with Log(log, upkeep=False):
+def test_a_log_in_use(run: Run, log: Path) -> None:
+    """It joins the others, who go on with what is left."""
+    before = len(segments(log))
+    with Log(log, upkeep=False) as opened:
+        opened.append([b"ours"]).wait()
+        done = tailrace("vacuum", log, "--before", 20)
+        assert done.returncode == 0
+        assert "deleted" in done.stdout
+        assert "it starts at offset 20" in done.stdout
+        assert len(segments(log)) < before
+        assert opened.start_offset == 20
+        assert opened.append([b"still ours"]).wait().offset == 37
+        assert [record.offset for record in opened.read()] == list(range(20, 38))
+    assert start_of(log) == 20
+    assert run("verify", log).exit_code == 0
+
+
+def test_a_log_that_somebody_keeps_for_itself(log: Path) -> None:
+    before = segments(log)
+    with Log(log, upkeep=False, exclusive=True):
         done = tailrace("vacuum", log, "--before", 20)
     assert done.returncode == 2
     assert done.stderr.startswith(f"tailrace: {log}: another process (pid {os.getpid()} on ")
     assert done.stderr.endswith(") writes to it; stop it first\n")
+    assert segments(log) == before
     assert start_of(log) == 0
 
 

@@ -108,19 +108,34 @@ def test_a_log_in_use(run: Run, log: Path) -> None:
 def test_verifying_a_log_in_use(run: Run, log: Path) -> None:
     (report,) = lines(run("verify", "--json", log))
     assert report["holder"] is None
+    assert report["writers"] == []
     with Log(log, upkeep=False) as opened:
         opened.append([b"more"]).wait()
         done = tailrace("verify", log)
         *_, report = lines(run("verify", "--json", log))
         opened.append([b"still ours"]).wait()
-        refused = tailrace("vacuum", log)
+        assert tailrace("vacuum", log).returncode == 0  # which joins us
+        assert opened.append([b"the last one"]).wait().offset == 38
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == (
         f"pid {os.getpid()} on {os.uname().nodename} is writing to it"
     )
     assert "the next open" not in done.stdout
     assert report["holder"]["pid"] == os.getpid()
-    assert refused.returncode == 2  # the lock was left alone
+    assert report["writers"] == [report["holder"]]
+
+
+def test_verifying_a_log_that_several_use(run: Run, log: Path) -> None:
+    with Log(log, upkeep=False), Log(log, upkeep=False, mode="shared") as opened:
+        opened.append([b"more"]).wait()
+        result = run("verify", log)
+        *_, report = lines(run("verify", "--json", log))
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == (
+        f"pid {os.getpid()} on {os.uname().nodename} and 1 more are writing to it"
+    )
+    assert [writer["mode"] for writer in report["writers"]] == ["owner", "shared"]
+    assert report["holder"] == report["writers"][0]
 
 
 def test_problems_of_a_log_in_use(run: Run, log: Path) -> None:
@@ -133,10 +148,12 @@ def test_problems_of_a_log_in_use(run: Run, log: Path) -> None:
 
 
 def test_a_writer_that_was_killed_does_not_write(run: Run, log: Path) -> None:
-    note = {"pid": pid_of_nobody(), "host": os.uname().nodename, "since": 1}
-    (log / ".tailrace" / "lock").write_text(json.dumps(note))
+    note = {"pid": pid_of_nobody(), "host": os.uname().nodename, "since": 1, "mode": "owner"}
+    (log / ".tailrace" / "members").write_text(json.dumps([note]))
     assert "is writing" not in run("verify", log).stdout
-    assert lines(run("verify", "--json", log))[-1]["holder"] is None
+    report = lines(run("verify", "--json", log))[-1]
+    assert report["holder"] is None
+    assert report["writers"] == []
 
 
 def test_one_of_everything(run: Run, tmp_path: Path) -> None:
