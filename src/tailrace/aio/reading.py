@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from types import TracebackType
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tailrace.aio.worker import Worker
 from tailrace.log.follow import Tailing
@@ -96,9 +96,10 @@ class Reading(Generic[T], AsyncIterator[T]):
         self._has_begun = True
         pending = self._pending
         if pending is None and self._tailing is not None and self._source is None:
-            items = self._tailing.poll_now()  # at the end of the log there is often no need
-            if items is not None:
-                self._portion = _Portion(deque(items), None, True, self._tailing.is_over)  # type: ignore[arg-type]
+            records: list[Any] | None = self._tailing.poll_now()  # often there is no need
+            if records is not None:
+                is_last = self._tailing.is_over
+                self._portion = _Portion(deque(records), None, is_all=True, is_last=is_last)
                 self._is_idle = True
                 return
         if pending is None:
@@ -123,8 +124,10 @@ class Reading(Generic[T], AsyncIterator[T]):
             if self._deadline is None:
                 self._deadline = now + self._timeout
             left = self._deadline - now
-        if (left is not None and left <= 0) or not await self._tailing.watch.wait_async(left):
+        if left is not None and left <= 0:
             self.close()
+        else:
+            await self._tailing.watch.wait_async(left)
 
     # --- in the thread ----------------------------------------------------------------------
 

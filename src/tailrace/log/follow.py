@@ -8,11 +8,12 @@ nothing is missed. `Follower` is that loop for a thread; `tailrace.aio` has it f
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import NamedTuple
 
-from tailrace.errors import Closed
+from tailrace.errors import Closed, OffsetOutOfRange
 from tailrace.kernel import Record, check, decode
 from tailrace.log.observer import Edition, Observer
 from tailrace.log.options import FlushMode
@@ -45,7 +46,9 @@ class Tailing:
     ) -> None:
         """Read from the offset `first` on, up to `end`."""
         self.position = first
+        self._flush_mode = observer.flush_mode
         self.watch = Watch(*_telling_paths(observer, folder))
+        self.closed = False
         self._observer = observer
         self._folder = folder
         self._read = read
@@ -72,16 +75,38 @@ class Tailing:
             if is_all:  # what has come since then, the watch knows of
                 self._tip = tip
                 return
+        if self._observer.closed:
+            raise Closed(f"{self._folder} is closed")
         edition = self._observer.edition()
         view = self._observer.view()
+        self._watch_the_right_files()
+        if self.position < view.start:
+            raise OffsetOutOfRange(
+                f"{self._folder}: offset {self.position} was deleted; the log starts at "
+                f"{view.start}",
+                offset=self.position,
+                low=view.start,
+                high=view.end,
+            )
         end = view.end if self._end is None else min(view.end, self._end)
         if self.position < end:
             for record in self._read(view, self.position, end):
                 self.position = record.offset + 1  # type: ignore[operator]
                 yield record
             self.position = end  # what is left of the range is a gap that may be stepped over
-        if edition is not None and self._end is None and view.extents:
+        # A segment that is empty is none to stay at: perhaps a roll failed, and it goes again.
+        is_at_end = view.extents and view.extents[-1].base == self._observer.catalog.active
+        if edition is not None and self._end is None and is_at_end:
             self._tip = _Tip(edition, *view.extents[-1])
+
+    def _watch_the_right_files(self) -> None:
+        """A folder may have become a log since we began."""
+        if self._observer.flush_mode is not self._flush_mode:
+            self._flush_mode = self._observer.flush_mode
+            old, self.watch = self.watch, Watch(*_telling_paths(self._observer, self._folder))
+            old.close()
+            if self.closed:  # meanwhile
+                self.watch.close()
 
     def poll_now(self) -> list[Record] | None:
         """The same, if it can be had without waiting for anything but memory: never blocks."""
@@ -131,15 +156,16 @@ class Tailing:
             return None
 
     def close(self) -> None:
+        self.closed = True
         self.watch.close()
 
 
 def _telling_paths(observer: Observer, folder: str) -> list[str]:
     """What changes when there is something new to see."""
-    watermark = side_path(folder, "watermark")
-    if observer.flush_mode is FlushMode.SYNC and os.path.exists(watermark):
-        return [watermark]
-    return [folder]
+    watermark, side_folder = side_path(folder, "watermark"), side_path(folder, "").rstrip("/")
+    if observer.flush_mode is not FlushMode.SYNC:
+        return [folder]
+    return [watermark] if os.path.exists(watermark) else [side_folder]  # it is about to be made
 
 
 class Follower:
@@ -161,13 +187,23 @@ class Follower:
 
     def _follow(self) -> Iterator[Record]:
         tailing = self._tailing
+        deadline = None
         try:
-            while not tailing.watch.closed:
+            while not tailing.closed:
+                position = tailing.position
                 yield from tailing.poll()
-                if tailing.is_over or not tailing.watch.wait(self._timeout):
+                if tailing.is_over:
+                    return
+                left = None
+                if self._timeout is not None:
+                    # What comes counts, not what wakes us: the time goes on.
+                    if deadline is None or tailing.position != position:
+                        deadline = time.monotonic() + self._timeout
+                    left = max(deadline - time.monotonic(), 0)
+                if not tailing.watch.wait(left) and not tailing.closed:
                     return
         except Closed:
-            if not tailing.watch.closed:
+            if not tailing.closed:
                 raise
         finally:
             tailing.close()

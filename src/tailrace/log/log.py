@@ -334,6 +334,8 @@ class Log:
         if follow:
             follower = Follower(self.tail(start, end, timestamp=timestamp), timeout)
             self._followers.add(follower)
+            if self._closed:  # meanwhile
+                follower.close()
             return follower
         if timeout is not None:
             raise ValueError("timeout is for follow=True; without it nothing is waited for")

@@ -60,13 +60,11 @@ class Observer:
         self._folder = folder
         self._own_mark = own_mark
         fs.list(folder)  # a folder that is not there is an error now, not at the first read
-        identity = Identity.load(fs, folder) or Identity(FlushMode.ASYNC, sparse_below=MAX_OFFSET)
-        self.flush_mode = FlushMode(identity.flush)
+        self.flush_mode = FlushMode.ASYNC  # until it is known whose log it is
         self.catalog = catalog
         self.gaps = Gaps(fs, folder)
-        self.reader = Reader(
-            self.catalog, self.gaps, identity.sparse_below, lambda: self.start_offset
-        )
+        self.reader = Reader(self.catalog, self.gaps, MAX_OFFSET, lambda: self.start_offset)
+        self._is_known = False
         self._lock = threading.Lock()
         self._board: Board | None = None
         self._incarnation = 0
@@ -80,6 +78,15 @@ class Observer:
         self._unbroken: tuple[object, int] = (None, 0)
         self._last_view = View((), 0, 0)
         self._closed = False
+        self._identify()
+
+    def _identify(self) -> None:
+        """Learn what the log is. The folder may be somebody else's, or that of a log to be."""
+        identity = Identity.load(self._fs, self._folder)
+        if identity is not None:
+            self.flush_mode = FlushMode(identity.flush)
+            self.reader.sparse_below = identity.sparse_below
+            self._is_known = True
 
     # --- what may be seen -------------------------------------------------------------------
 
@@ -109,6 +116,8 @@ class Observer:
 
     def edition(self) -> Edition | None:
         """`None` while no writer keeps the board up to date."""
+        if self._closed:
+            return None
         board = self._board
         if board is None:
             board = self._board = Board.find(self._fs, self._folder)
@@ -123,6 +132,8 @@ class Observer:
             self._incarnation = incarnation
             self.catalog.forget_all()
             self._tail = None
+        if not self._is_known:
+            self._identify()
         start = self._start = self._load_start()
         listed = list_segments(self._fs, self._folder).extents
         while len(listed) > 1 and listed[1].base <= start:  # about to be deleted
@@ -160,7 +171,8 @@ class Observer:
             start = max(start, extents[0].base)
         bound = self._bound(mark) if not is_live or self.flush_mode is FlushMode.SYNC else None
         if bound is None:
-            return self._whole_batches(extents, start), True
+            is_there = mark is None or not extents or mark.segment <= extents[-1].base
+            return self._whole_batches(extents, start), is_there
         # An empty one is left over from a roll that failed; the records went on before it.
         visible = [extent for extent in extents if extent.size and extent.base < bound.segment]
         is_there = any(extent.base == bound.segment for extent in reversed(extents))
@@ -192,9 +204,8 @@ class Observer:
             last -= 1
         with_records = [extent for extent in extents[:last] if extent.size] if last >= 0 else []
         if last >= 0:
-            extent = Extent(extents[last].base, size)
-            facts = self._tail_facts(extent)
-            vouched_for = min(durable_size(extent, self._mark), size)
+            extent, facts = self._tail_facts(Extent(extents[last].base, size))
+            vouched_for = min(durable_size(extent, self._mark), extent.size)
             with_records.append(Extent(extent.base, max(facts.size, vouched_for)))
             end = max(end, facts.next_offset)
         if self._mark is not None:
@@ -217,11 +228,11 @@ class Observer:
             self._unbroken = ((extents, mark, start), count)
         return count
 
-    def _tail_facts(self, extent: Extent) -> Facts:
+    def _tail_facts(self, extent: Extent) -> tuple[Extent, Facts]:
         """The last segment, as far as recovery would keep it."""
         is_cut_off = self._mark is not None and self._is_cut_off(self._mark)
         if not is_cut_off and self.catalog.seals.get(*extent) is not None:
-            return self.catalog.facts(extent)
+            return extent, self.catalog.facts(extent)
         facts = self._tail
         if facts is None or facts.base != extent.base or facts.size > extent.size:
             facts = self._tail = self.catalog.new_facts(extent.base)
@@ -229,16 +240,22 @@ class Observer:
             path = segment_path(self._folder, extent.base)
             with self.catalog.lock, self.catalog.files.use(path) as file:
                 if self._scan(file, facts, extent) != COMPLETE:
-                    # Is it being written, or is it damage? The watermark tells.
+                    # Is it being written, or is it damage? The watermark tells; and then the file
+                    # is at least as long as that says.
                     self._mark = self.watermark()
+                    extent = Extent(extent.base, file.size())
                     self._scan(file, facts, extent)
             self.catalog.remember(facts)
-        return facts
+        return extent, facts
 
     def _scan(self, file: File, facts: Facts, extent: Extent) -> int:
         mark = self._mark
         durable = extent.size if mark is None else durable_size(extent, mark)
         return scan(file, facts, extent.size, durable_size=durable, contiguous=mark is not None)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def watermark(self) -> Watermark | None:
         if self._closed:

@@ -47,7 +47,7 @@ class Reader:
     ) -> None:
         self._catalog = catalog
         self._gaps = gaps
-        self._sparse_below = sparse_below
+        self.sparse_below = sparse_below
         self._current_start = current_start
         self._known_peaks: tuple[tuple[Extent, ...], list[int]] = ((), [])
         # What a look for a time has found last, with its segment: the next read is likely of it.
@@ -90,8 +90,8 @@ class Reader:
         while hole is not None:
             first, upto = hole
             reason = self._gaps.reason(first)
-            if reason is None and first < self._sparse_below:
-                first = min(upto, self._sparse_below)
+            if reason is None and first < self.sparse_below:
+                first = min(upto, self.sparse_below)
                 hole = self._gaps.uncovered(first, next_offset, acknowledged_only=True)
                 continue
             raise Corrupt(

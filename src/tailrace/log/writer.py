@@ -229,8 +229,8 @@ class Writer:
             self.committer.advance(note.segment, 0, note.segment)
 
     def _take_over(self) -> None:
-        """Somebody died in its turn: in an append, or before it could say where the log starts."""
-        self._start_offset = max(self._start_offset, self._start_file.load())
+        """Somebody died in its turn: in an append, or before a new start was durable or told."""
+        self._raise_start(self._start_file.load())
         self.tail.take_over()
 
     def _list_sealed(self, note: Note) -> tuple[Extent, ...]:

@@ -1,0 +1,275 @@
+"""The thread of a log: jobs in their order, whoever asks for them and however that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tailrace.aio.worker import Worker, _Job
+from tests.aio.support import run, steps, until
+from tests.log.conftest import our_threads
+from tests.log.helpers import WAIT, eventually, in_threads
+
+
+def fail(error: BaseException) -> Callable[..., Any]:
+    def job(*_arguments: object) -> None:
+        raise error
+
+    return job
+
+
+def test_results_and_errors() -> None:
+    async def work() -> None:
+        worker = Worker("test")
+        assert await worker.do(lambda: 1) == 1
+        futures = [worker.do(lambda: 2), worker.do(fail(KeyError("3"))), worker.do(lambda: 4)]
+        found = await asyncio.gather(*futures, return_exceptions=True)
+        assert found[0] == 2
+        assert isinstance(found[1], KeyError)
+        assert found[2] == 4
+
+    run(work())
+
+
+def test_an_error_that_no_future_can_carry() -> None:
+    async def work() -> None:
+        worker = Worker("test")
+        futures = [worker.do(fail(StopIteration(1))), worker.do(lambda: 2)]
+        found = await asyncio.gather(*futures, return_exceptions=True)
+        assert isinstance(found[0], RuntimeError)
+        assert found[1] == 2
+
+    run(work())
+
+
+def test_one_after_the_other_in_the_order_of_the_calls() -> None:
+    async def work() -> None:
+        worker = Worker("test")
+        done: list[int] = []
+        for number in range(1_000):
+            worker.do(partial(done.append, number), slow=number % 3 == 0)
+        await worker.do(lambda: None)
+        assert done == [*range(1_000)]
+
+    run(work())
+
+
+def test_tasks_go_on_in_that_order() -> None:
+    async def work() -> None:
+        worker, resumed = Worker("test"), []
+
+        async def task(number: int) -> None:
+            await worker.do(lambda: None)
+            resumed.append(number)
+
+        await asyncio.gather(*map(task, range(100)))
+        assert resumed == [*range(100)]
+
+    run(work())
+
+
+def test_what_is_cancelled_in_time_is_not_done() -> None:
+    async def work() -> None:
+        worker, go_on, done = Worker("test"), threading.Event(), []
+        first = worker.do(lambda: go_on.wait(WAIT))
+        futures = [worker.do(lambda n=n: done.append(n)) for n in range(4)]  # type: ignore[misc]
+        futures[1].cancel()
+        futures[3].cancel()
+        go_on.set()
+        await first
+        await futures[2]
+        await worker.do(lambda: None)
+        assert done == [0, 2]
+
+    run(work())
+
+
+def test_what_has_begun_is_done_although_it_is_cancelled() -> None:
+    async def work() -> None:
+        worker, begun, go_on, done = Worker("test"), threading.Event(), threading.Event(), []
+
+        def job() -> None:
+            begun.set()
+            assert go_on.wait(WAIT)
+            done.append(1)
+
+        future = worker.do(job)
+        await until(begun.is_set)
+        future.cancel()
+        go_on.set()
+        await worker.do(lambda: None)
+        assert done == [1]
+
+    run(work())
+
+
+def test_tasks_are_told_before_something_slow_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.aio.worker._TELL_AFTER_S", 2 * WAIT)
+
+    async def work() -> None:
+        worker, begin, go_on = Worker("test"), threading.Event(), threading.Event()
+        quick = [worker.do(lambda: begin.wait(WAIT)), worker.do(lambda: True)]
+        slow = worker.do(lambda: go_on.wait(WAIT), slow=True)
+        begin.set()
+        assert await asyncio.gather(*quick) == [True, True]
+        assert not slow.done()
+        go_on.set()
+        assert await slow
+
+    run(work())
+
+
+def test_tasks_are_told_although_there_is_always_more_to_do() -> None:
+    async def work() -> None:
+        worker, stopped = Worker("test"), threading.Event()
+
+        def more() -> None:
+            if not stopped.is_set():
+                worker._put(_Job(more, slow=False, future=None))
+
+        worker._put(_Job(more, slow=False, future=None))
+        for _ in range(20):
+            await worker.do(lambda: None)
+        stopped.set()
+
+    run(work(), debug=False)
+
+
+def test_the_thread_is_there_while_it_is_needed() -> None:
+    async def work() -> None:
+        worker = Worker("test")
+        assert not our_threads()
+        threads = {await worker.do(threading.get_ident) for _ in range(10)}
+        eventually(lambda: not our_threads())
+        worker.keep()
+        threads = {await worker.do(threading.get_ident) for _ in range(10)}
+        assert len(threads) == 1
+        assert our_threads() == ["tailrace-aio test"]
+        worker.let_go()
+        eventually(lambda: not our_threads())
+        assert await worker.do(lambda: 1) == 1  # it can be asked all the same
+        worker.let_go()
+        worker.let_go()
+        assert await worker.do(lambda: 1) == 1
+
+    run(work())
+
+
+def test_it_keeps_nothing_alive() -> None:
+    class Thing:
+        def use(self) -> None:
+            return
+
+        def fail(self) -> None:
+            raise ValueError
+
+    async def work() -> None:
+        worker = Worker("test")
+        worker.keep()
+        gc.disable()  # there must be no cycle either
+        try:
+            for verb in ("use", "fail"):
+                thing = Thing()
+                gone = weakref.ref(thing)
+                await asyncio.gather(worker.do(getattr(thing, verb)), return_exceptions=True)
+                del thing
+                await until(lambda gone=gone: gone() is None)  # type: ignore[misc]
+        finally:
+            gc.enable()
+        worker.let_go()
+
+    run(work(), debug=False)
+
+
+def test_a_job_for_which_nobody_waits(caplog: pytest.LogCaptureFixture) -> None:
+    worker, done = Worker("test"), threading.Event()
+    with caplog.at_level(logging.ERROR, "tailrace"):
+        worker.post(fail(ValueError("what happened")))
+        worker.post(done.set)
+        assert done.wait(WAIT)
+    assert "what happened" in caplog.text
+    eventually(lambda: not our_threads())
+
+
+def test_what_is_dropped_is_closed_in_the_thread() -> None:
+    async def work() -> None:
+        worker, closers = Worker("test"), []
+
+        def close() -> None:
+            closers.append(threading.current_thread().name)
+
+        worker.drop(close)  # there is none, and this is no reason to have one
+        assert not our_threads()
+        worker.keep()
+        await worker.do(lambda: None)
+        worker.drop(close)
+        await until(lambda: closers == ["tailrace-aio test"])
+        worker.let_go()
+
+    run(work())
+
+
+def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then there is no job either, also when there is one later."""
+
+    async def work() -> None:
+        worker, done = Worker("test"), []
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail(RuntimeError("can't start new thread")))
+            with pytest.raises(RuntimeError):
+                worker.do(lambda: done.append(1))
+        await worker.do(lambda: None)
+        assert not done
+
+    run(work())
+
+
+def test_jobs_of_loops_that_come_and_go() -> None:
+    worker, done = Worker("test"), []
+    worker.keep()
+
+    def play(thread: int) -> None:
+        async def work(number: int) -> None:
+            futures = [worker.do(lambda: done.append(1)) for _ in range(20)]
+            if number % 2:
+                await futures[number % 20]
+                await steps(number % 7)
+                return  # the others are told when nobody is there any more
+            await asyncio.gather(*futures)
+
+        for number in range(30):
+            run(work(number), debug=False)
+
+    in_threads(3, play)
+
+    async def check() -> None:
+        await worker.do(lambda: None)
+
+    run(check())
+    assert len(done) == 3 * 30 * 20
+    worker.let_go()
+
+
+def test_the_thread_ends_at_any_moment_of_a_call() -> None:
+    """A job that comes just then is done all the same."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+
+        async def work() -> None:
+            worker = Worker("test")
+            for number in range(3_000):
+                assert await worker.do(lambda number=number: number) == number  # type: ignore[misc]
+
+        run(work(), debug=False)
+    finally:
+        sys.setswitchinterval(before)
