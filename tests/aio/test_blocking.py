@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import importlib
 import logging
-import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +97,16 @@ def slow(path: Path) -> SlowFileSystem:
     return SlowFileSystem(OsFileSystem(), SLOW_S)
 
 
-def is_quick(pauses: Pauses) -> None:
-    assert pauses.longest < QUICK_S, f"the loop paused for {pauses.loop:.3f} s"
+def quickly(work: Callable[[], Coroutine[Any, Any, Pauses]]) -> None:
+    """Run it, and again if the loop paused: that may be the machine's fault once or twice, but what
+    blocks the loop does so each time."""
+    found = []
+    for _attempt in range(3):
+        pauses = run(work(), debug=False)
+        if pauses.longest < QUICK_S:
+            return
+        found.append(f"{pauses.loop:.3f} s (the machine: {pauses.machine:.3f} s)")
+    raise AssertionError(f"the loop paused for {', '.join(found)}")
 
 
 # --- a slow disk --------------------------------------------------------------------------
@@ -109,20 +116,20 @@ def is_quick(pauses: Pauses) -> None:
 def test_opening_and_closing_on_a_slow_disk(
     path: Path, slow: SlowFileSystem, is_read_only: bool
 ) -> None:
-    async def work() -> None:
+    async def work() -> Pauses:
         async with heartbeat() as pauses:
             log = await aio.Log(path, fs=slow, read_only=is_read_only)
             await log.close()
         assert slow.callers
         assert threading.get_ident() not in slow.callers
-        is_quick(pauses)
+        return pauses
 
-    run(work(), debug=False)
+    quickly(work)
 
 
 @pytest.mark.parametrize("name", VERBS)
 def test_every_verb_on_a_slow_disk(path: Path, slow: SlowFileSystem, name: str) -> None:
-    async def work() -> None:
+    async def work() -> Pauses:
         slow.seconds = 0
         async with aio.Log(path, fs=slow, segment_bytes=500) as log:
             slow.seconds = SLOW_S
@@ -132,15 +139,15 @@ def test_every_verb_on_a_slow_disk(path: Path, slow: SlowFileSystem, name: str) 
                     await found
             slow.seconds = 0
         assert threading.get_ident() not in slow.callers
-        is_quick(pauses)
+        return pauses
 
-    run(work(), debug=False)
+    quickly(work)
 
 
 def test_everything_at_once_on_a_slow_disk(path: Path, slow: SlowFileSystem) -> None:
     """Whoever holds a lock while the disk keeps him waiting does not make the loop wait for it."""
 
-    async def work() -> None:
+    async def work() -> Pauses:
         slow.seconds = 0
         async with aio.Log(path, fs=slow, segment_bytes=500, open_files=2) as log:
             slow.seconds = SLOW_S / 5
@@ -158,15 +165,15 @@ def test_everything_at_once_on_a_slow_disk(path: Path, slow: SlowFileSystem) -> 
                 await asyncio.gather(*tasks)
             slow.seconds = 0
         assert threading.get_ident() not in slow.callers
-        is_quick(pauses)
+        return pauses
 
-    run(work(), debug=False)
+    quickly(work)
 
 
 def test_cancelling_on_a_slow_disk(path: Path, slow: SlowFileSystem) -> None:
     """Nor does whoever is cancelled wait for what he began."""
 
-    async def work() -> None:
+    async def work() -> Pauses:
         slow.seconds = 0
         async with aio.Log(path, fs=slow) as log:
             slow.seconds = SLOW_S
@@ -178,9 +185,9 @@ def test_cancelling_on_a_slow_disk(path: Path, slow: SlowFileSystem) -> None:
                     await asyncio.wait([task])
             slow.seconds = 0
         assert threading.get_ident() not in slow.callers
-        is_quick(pauses)
+        return pauses
 
-    run(work(), debug=False)
+    quickly(work)
 
 
 @pytest.mark.parametrize("how", ["dropped", "closed"])
@@ -190,7 +197,7 @@ def test_letting_go_of_readings_while_others_open_files(path: Path, how: str) ->
     with Log(path, segment_bytes=2_000, flush="async") as blocking:
         fill(blocking, 1_000)
 
-    async def work() -> None:
+    async def work() -> Pauses:
         async with aio.Log(path, fs=slow, read_only=True, open_files=2) as log:
             is_over = False
 
@@ -214,9 +221,9 @@ def test_letting_go_of_readings_while_others_open_files(path: Path, how: str) ->
             slow.seconds, is_over = 0, True
             await asyncio.gather(*tasks)
         assert threading.get_ident() not in slow.callers
-        is_quick(pauses)
+        return pauses
 
-    run(work(), debug=False)
+    quickly(work)
 
 
 # --- other processes ----------------------------------------------------------------------
@@ -225,12 +232,11 @@ def test_letting_go_of_readings_while_others_open_files(path: Path, how: str) ->
 def test_another_process_that_keeps_the_turn_to_write(path: Path) -> None:
     """It was stopped while it had it; when it goes on, so do we."""
 
-    async def work() -> None:
+    async def work() -> Pauses:
         with OtherProcess(path, flush="async") as other:
             async with aio.Log(path) as log:
                 await log.append_one(b"0")
-                await asyncio.to_thread(other.do, "hold")
-                other.signal(signal.SIGSTOP)
+                await asyncio.to_thread(other.stop_with_the_turn)
                 async with heartbeat() as pauses:
                     waiting = [
                         asyncio.ensure_future(work)
@@ -242,35 +248,34 @@ def test_another_process_that_keeps_the_turn_to_write(path: Path) -> None:
                     assert await log.start_offset() == 0
                     with pytest.raises(TimeoutError):
                         await asyncio.wait_for(log.append([b"given up"]), 0.1)
-                    other.signal(signal.SIGCONT)
+                    await asyncio.to_thread(other.go_on)
                     await asyncio.gather(*waiting)
-                is_quick(pauses)
                 found = [record.value async for record in log.read()]
                 assert found[0] == b"0"
                 assert b"given up" not in found
+        return pauses
 
-    run(work(), debug=False)
+    quickly(work)
 
 
 def test_another_process_that_is_stopped_while_a_log_is_opened_and_closed(path: Path) -> None:
-    async def work() -> None:
+    async def work() -> Pauses:
         with OtherProcess(path, flush="async") as other:
             log = await aio.Log(path)
-            await asyncio.to_thread(other.do, "hold")
-            other.signal(signal.SIGSTOP)
+            await asyncio.to_thread(other.stop_with_the_turn)
             async with heartbeat() as pauses:
                 opening = asyncio.ensure_future(aio.Log(path).open())
                 closing = asyncio.ensure_future(log.close())
                 await asyncio.sleep(0.3)
                 done = opening.done(), closing.done()
-                other.signal(signal.SIGCONT)
+                await asyncio.to_thread(other.go_on)
                 second = await opening
                 await closing
                 await second.close()
             assert done == (False, False)
-            is_quick(pauses)
+        return pauses
 
-    run(work(), debug=False)
+    quickly(work)
 
 
 # --- the loop's own judgement -------------------------------------------------------------

@@ -137,10 +137,10 @@ def judge(
     errors = errors_of(plan)
     assert not errors, "\n".join(errors)
     books = read_books(plan)
-    if not cuts:
+    if not cuts and os.path.exists(plan.log):
         _check_files(plan, fs)
     history = books.history
-    with Log(plan.log, fs=fs, upkeep=False) as log:
+    with Log(plan.log, flush=plan.flush, fs=fs, upkeep=False) as log:
         history.log = [(r.offset or 0, shorten(r.value)) for r in log.read()]
         history.start, history.gaps = log.start_offset, log._observer.gaps.all()
         end = log.end_offset

@@ -219,11 +219,15 @@ class Reader:
 
 
 def repeat_for_victim(plan: Plan, survivor: Writer, log: Log) -> None:
-    """Its last append with a producer id may have been on its way: another process repeats it."""
-    sends = [event for event in victims_book(plan) if event[0] == "send" and event[4]]
+    """Its last append with a producer id may have been on its way: another process repeats it. But
+    not if it is deleted already, and may be forgotten."""
+    events = victims_book(plan)
+    sends = [event for event in events if event[0] == "send" and event[4]]
     if sends:
-        _send, _number, names, _now, producer, sequence = sends[-1]
-        survivor.send(log, names, sequence, producer).wait()
+        _send, number, names, _now, producer, sequence = sends[-1]
+        offsets = [event[2] for event in events if event[:2] == ["written", number]]
+        if not offsets or offsets[0] >= log.start_offset:
+            survivor.send(log, names, sequence, producer).wait()
 
 
 def victims_book(plan: Plan) -> list[Any]:

@@ -143,6 +143,7 @@ def run(lossy: Lossy, folder: Path, flush: str, seed: int, *, rounds: int, cuts:
     segments = rng.choice((("8KiB",), ("8KiB", "100KiB"), ("2MiB",)))
     plan = Plan(str(folder), seed, 0, flush, ("owner", "shared"), segment_bytes=segments)
     pair = Pair(lossy, replace(plan, mount=str(lossy.path)), rng)
+    plan.books.mkdir()
     try:
         for _ in range(rounds):
             pair.live()

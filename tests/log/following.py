@@ -11,12 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.log.helpers import WAIT
+from tests.log.helpers import WAIT, eventually
 
-# Does one thing per line of its input, and answers each with a line: the log's next offset. `hold`
-# appends until the turn to write is kept from one append to the next.
+# Does one thing per line of its input, and answers each with a line: the log's next offset. `stop`
+# appends until the turn to write is kept from one append to the next, and then stops the process.
 _WRITER = """
-import json, sys
+import json, os, signal, sys
 from tailrace import Log
 
 log = Log(sys.argv[1], **json.loads(sys.argv[2]))
@@ -35,9 +35,14 @@ for line in sys.stdin:
     elif verb == "truncate":
         log.truncate_before(int(numbers[0]))
         log.vacuum()
-    elif verb == "hold":
-        while not log._writer.turn.held:
+    elif verb == "stop":
+        was_held = False
+        while not was_held:
             log.append_one(b"%d" % log.end_offset)
+            with log._writer.lock:  # so that nobody gives it back
+                was_held = log._writer.turn.held
+                if was_held:
+                    os.kill(os.getpid(), signal.SIGSTOP)
     print(log.end_offset, flush=True)
 log.close()
 """
@@ -65,7 +70,6 @@ class OtherProcess:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.pid = self._process.pid
         self._answer()
 
     def _answer(self) -> int:
@@ -88,8 +92,14 @@ class OtherProcess:
         """Records one by one, durable as the flush mode promises."""
         return self.do("append", count)
 
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+    def stop_with_the_turn(self) -> None:
+        """Stop it while it has the turn to write."""
+        self.tell("stop")
+        eventually(lambda: _state(self._process.pid) == "T")
+
+    def go_on(self) -> None:
+        os.kill(self._process.pid, signal.SIGCONT)
+        self._answer()
 
     def kill(self) -> None:
         """End it as a crash would."""
@@ -115,6 +125,11 @@ class OtherProcess:
                 self.close()
             else:
                 self.kill()
+
+
+def _state(pid: int) -> str:
+    """Whether a process runs (R), sleeps (S) or is stopped (T)."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 class Ping:

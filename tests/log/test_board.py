@@ -121,8 +121,16 @@ def test_each_setting_up_is_another_incarnation(disk: SimulatedDisk, board: Boar
     assert board.note() == Note(9, 0, 9, 3)
     assert board.is_being_written  # by whoever sets it up
     assert not board.poisoned
-    assert not is_wanted(board)
     assert not board.keeper
+
+
+def test_who_waits_is_not_forgotten_when_it_is_set_up(board: Board) -> None:
+    board.unwant()
+    board.set_up(Note(9, 0, 9, 3))
+    assert not is_wanted(board)
+    board.want()
+    board.set_up(Note(9, 0, 9, 3))
+    assert is_wanted(board)
 
 
 def test_a_flush_that_failed_stays_on_everybodys_mind(disk: SimulatedDisk, board: Board) -> None:

@@ -81,7 +81,8 @@ class Board:
         memory = self.memory
         incarnation = self.incarnation + 1
         layout = self.layout + 1
-        memory[0:64] = bytes(64)
+        memory[0:ATTENTION] = bytes(ATTENTION)
+        memory[_POISONED:64] = bytes(64 - _POISONED)  # whoever asks for the turn is not forgotten
         self._store(_INCARNATION, incarnation)
         self._store(_LAYOUT, layout)
         memory[_BOOT_ID : _BOOT_ID + 16] = self._boot_id

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
 import weakref
 
 __all__ = ["ProcessLock"]
@@ -22,6 +23,8 @@ _EXCLUSIVE_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK = fcntl.LOCK_UN
 
 
+# No fork comes between opening a file and knowing of it.
+_opening = threading.Lock()
 _open: weakref.WeakSet[ProcessLock] = weakref.WeakSet()
 
 
@@ -31,8 +34,9 @@ class ProcessLock:
     __slots__ = ("__weakref__", "_fd")
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        _open.add(self)
+        with _opening:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _open.add(self)
 
     def acquire(self, *, shared: bool = False, wait: bool = True) -> bool:
         """Take it, alone or together with others who share it; false if somebody has it and we
@@ -88,8 +92,11 @@ class ProcessLock:
 
 
 def _disown_all() -> None:
+    _opening.release()
     for lock in list(_open):
         lock.disown()
 
 
-os.register_at_fork(after_in_child=_disown_all)
+os.register_at_fork(
+    before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_disown_all
+)

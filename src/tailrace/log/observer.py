@@ -36,6 +36,8 @@ from tailrace.log.sidefiles import (
 
 __all__ = ["Edition", "Observer"]
 
+_ATTEMPTS = 8  # to look at what retention does not delete meanwhile
+
 
 class Edition(NamedTuple):
     """What the board says of the set of segments: while it says the same, they are the same."""
@@ -95,24 +97,28 @@ class Observer:
         with self._lock:
             if self._closed:
                 return self._last_view
-            while True:
+            for _attempt in range(_ATTEMPTS):
                 edition = self.edition()
                 if edition is None or edition != self._edition:
                     self._look_around(edition)
-                extents = self._extents
-                try:
-                    self._last_view, is_all_there = self._view(edition is not None)
-                except FileNotFoundError:
-                    if not self._has_moved(edition, extents):
-                        raise
-                else:
+                extents, is_live = self._extents, edition is not None
+                with contextlib.suppress(FileNotFoundError):
+                    self._last_view, is_all_there = self._view(is_live)
                     if is_all_there or not self._has_moved(edition, extents):
                         return self._last_view
+                    # A writer was faster. What was noted before the last look is all there.
+                    self._last_view, _ = self._view(self._edition is not None, is_noted=True)
+                    return self._last_view
+                if not self._has_moved(edition, extents):
+                    break
+            self._last_view, _ = self._view(self._edition is not None, is_noted=True)
+            return self._last_view
 
     def _has_moved(self, edition: Edition | None, extents: tuple[Extent, ...]) -> bool:
-        """Was a writer faster, so that one has to look again? Otherwise a file is missing."""
-        self._look_around(None)
-        return self._extents != extents or self.edition() != edition
+        """Look again: has a writer moved on? Otherwise a file is missing."""
+        now = self.edition()
+        self._look_around(now)
+        return self._extents != extents or now != edition
 
     def edition(self) -> Edition | None:
         """`None` while no writer keeps the board up to date."""
@@ -134,8 +140,15 @@ class Observer:
             self._tail = None
         if not self._is_known:
             self._identify()
+        # A listing is not one moment: a size in it may be older than a name behind it. What was
+        # noted before it began is complete in it, so what is newer is left out; the edition that
+        # comes with that has us look again.
+        mark = self.watermark()
+        note = self._board.peek() if edition is not None and self._board is not None else None
         start = self._start = self._load_start()
         listed = list_segments(self._fs, self._folder).extents
+        if note is not None:
+            listed = tuple(extent for extent in listed if extent.base <= note.segment)
         while len(listed) > 1 and listed[1].base <= start:  # about to be deleted
             listed = listed[1:]
         bases = {extent.base for extent in listed}
@@ -149,22 +162,22 @@ class Observer:
             for base in known - bases:
                 self.catalog.forget(base)
         self.gaps.load()
-        self._mark = self.watermark()
+        self._mark = mark
         self._extents = listed
         self._edition = edition
 
     def _load_start(self) -> int:
         return StartOffset(self._fs, self._folder).load()
 
-    def _view(self, is_live: bool) -> tuple[View, bool]:
+    def _view(self, is_live: bool, *, is_noted: bool = False) -> tuple[View, bool]:
         """The view, and whether the segments that it needs are there. With a board that is up,
         `is_live`, nothing else can have changed than the start, the watermark, and the size of the
-        last segment."""
+        last segment. `is_noted` goes by the watermark as of the last look around."""
         start = self._start
         if is_live and self._board is not None:
             note = self._board.peek()
             start = self._load_start() if note is None else max(start, note.start_offset)
-        if self.flush_mode is FlushMode.SYNC:
+        if self.flush_mode is FlushMode.SYNC and not is_noted:
             self._mark = self.watermark()
         extents, mark = self._extents, self._mark
         if mark is None and extents:

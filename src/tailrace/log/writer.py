@@ -10,12 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from tailrace.errors import (
-    Closed,
-    NotWritten,
-    OffsetOutOfRange,
-    OutcomeUnknown,
-)
+from tailrace.errors import Closed, NotWritten, OffsetOutOfRange, OutcomeUnknown
 from tailrace.kernel import Draft
 from tailrace.log.board import ATTENTION, Board, Note
 from tailrace.log.commit import Committer, Written
@@ -35,13 +30,7 @@ from tailrace.log.producers import Appended
 from tailrace.log.reader import Reader, View
 from tailrace.log.recovery import Diagnosis, diagnose, treat
 from tailrace.log.retention import VacuumReport, count_expired
-from tailrace.log.segments import (
-    Catalog,
-    Extent,
-    list_segments,
-    remove_segment,
-    sealed_before,
-)
+from tailrace.log.segments import Catalog, Extent, list_segments, remove_segment, sealed_before
 from tailrace.log.sidefiles import (
     CleanMarker,
     Gaps,
@@ -241,7 +230,7 @@ class Writer:
     def _start_upkeep(self) -> None:
         chores = []
         if self.flush_mode is FlushMode.ASYNC:
-            chores.append(Chore("flush", self._options.flush_interval_ms / 1000, self.flush_own))
+            chores.append(Chore("flush", self._options.flush_interval_ms / 1000, self.flush_left))
         if self._options.retention or self._start_offset > self.tail.extents()[0][0].base:
             interval = self._options.retention_check_interval_ms / 1000
             chores.append(Chore("retention", interval, self.vacuum))
@@ -521,6 +510,14 @@ class Writer:
                 self.committer.check()
             self.committer.advance(segment, position, end_offset)
 
+    def flush_left(self) -> None:
+        """Make durable what we appended, and what is left of one who rolled or was killed."""
+        note = self._peek()
+        if note is not None and (note.segment != self.tail.base or self.board.is_being_written):
+            with self._my_turn():
+                pass
+        self.flush_own()
+
     def flush_own(self) -> None:
         """Make durable what we appended, and what we know of the others."""
         segment = self.committer.watermark.segment
@@ -551,17 +548,19 @@ class Writer:
             self._start_upkeep()
 
     def _raise_start(self, offset: int) -> None:
-        if offset > self._start_offset:
+        if offset <= self._start_offset:
+            return
+        try:
             try:
                 self._start_file.store(offset)
-            except OSError as error:
-                with contextlib.suppress(OSError):  # it may be there all the same
-                    self._start_offset = max(self._start_offset, self._start_file.load())
-                raise OutcomeUnknown(
-                    f"{self._folder}: storing the start offset failed ({error}); it may show after "
-                    "a restart. Try again"
-                ) from error
-            self._start_offset = offset
+            except OSError:  # readers may see it already, so it had better hold: write it again
+                self._start_file.store(offset)
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"{self._folder}: storing the start offset failed ({error}); it may show after "
+                "a restart. Try again"
+            ) from error
+        self._start_offset = offset
 
     def vacuum(self) -> VacuumReport:
         """Delete the segments that retention lets go."""
