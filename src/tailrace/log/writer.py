@@ -58,10 +58,7 @@ class Writer:
         self, fs: FileSystem, folder: str, options: LogOptions, *, upkeep: bool, mode: str
     ) -> None:
         """`mode` is "owner", "shared" or "exclusive"."""
-        self._fs = fs
-        self._folder = folder
-        self._options = options
-        self._mode = mode
+        self._fs, self._folder, self._options, self._mode = fs, folder, options, mode
         self.lock = threading.Lock()
         self._closed = False
         self._upkeep: Upkeep | None = None
@@ -221,6 +218,7 @@ class Writer:
         """Somebody died in its turn: in an append, or before a new start was durable or told."""
         self._raise_start(self._start_file.load())
         self.tail.take_over()
+        self._bump_layout()
 
     def _list_sealed(self, note: Note) -> tuple[Extent, ...]:
         listed = list_segments(self._fs, self._folder).extents
@@ -411,8 +409,10 @@ class Writer:
             self.lock.release()
 
     def _announce(self, segment: int, size: int, next_offset: int) -> None:
-        self._bump_layout()
+        # First the note: who finds the new layout has to find the new segment, too.
+        self._layout = self.board.layout + 1
         self.board.notes.put(segment, size, next_offset, self._start_offset, self._layout, True)
+        self.board.bump_layout()
 
     def _bump_layout(self) -> None:
         """The set of segments has changed. The note says so, too: who compares it has to notice."""
