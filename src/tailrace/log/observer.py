@@ -67,7 +67,7 @@ class Observer:
         self.gaps = Gaps(fs, folder)
         self.reader = Reader(self.catalog, self.gaps, MAX_OFFSET, lambda: self.start_offset)
         self._is_known = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._board: Board | None = None
         self._incarnation = 0
         self._watermark_file = WatermarkFile(fs, folder)
@@ -97,6 +97,8 @@ class Observer:
         with self._lock:
             if self._closed:
                 return self._last_view
+            if self._board is None:
+                self._board = Board.find(self._fs, self._folder)
             for _attempt in range(_ATTEMPTS):
                 edition = self.edition()
                 if edition is None or edition != self._edition:
@@ -121,15 +123,15 @@ class Observer:
         return self._extents != extents or now != edition
 
     def edition(self) -> Edition | None:
-        """`None` while no writer keeps the board up to date."""
-        if self._closed:
-            return None
+        """`None` while no writer keeps the board up to date, or nobody has looked for it yet. Takes
+        no lock, and does not wait."""
         board = self._board
-        if board is None:
-            board = self._board = Board.find(self._fs, self._folder)
-        if board is None or not board.is_up or board.poisoned:
+        try:
+            if board is None or not board.is_up or board.poisoned:
+                return None
+            return Edition(board.incarnation, board.layout)
+        except ValueError:  # closed meanwhile
             return None
-        return Edition(board.incarnation, board.layout)
 
     def _look_around(self, edition: Edition | None) -> None:
         """Take in everything that changes rarely."""
@@ -271,11 +273,12 @@ class Observer:
         return self._closed
 
     def watermark(self) -> Watermark | None:
-        if self._closed:
-            return self._mark
-        with contextlib.suppress(FileNotFoundError):
-            self._watermark_file.open(write=False)
-        mark = self._watermark_file.load()
+        with self._lock:
+            if self._closed:
+                return self._mark
+            with contextlib.suppress(FileNotFoundError):
+                self._watermark_file.open(write=False)
+            mark = self._watermark_file.load()
         if self._own_mark is not None:
             own = self._own_mark()
             if mark is None or own.durable > mark.durable:
@@ -283,8 +286,13 @@ class Observer:
         return mark
 
     def watermark_now(self) -> Watermark | None:
-        """The same, if the file's bytes are in memory."""
-        return None if self._closed else self._watermark_file.load_now()
+        """The same, if the file's bytes are in memory and nobody is at work here."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return None if self._closed else self._watermark_file.load_now()
+        finally:
+            self._lock.release()
 
     @property
     def start_offset(self) -> int:
@@ -311,7 +319,7 @@ class Observer:
 
     def disown(self) -> None:
         """We are in a forked child, where a thread that is not here may have held the locks."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.catalog.disown()
         self.close()
 
@@ -319,8 +327,8 @@ class Observer:
         """What was seen last can still be asked for, but not read."""
         with self._lock:
             self._closed = True
+            self._watermark_file.close()
+            if self._board is not None:
+                self._board.close()
+                self._board = None
         self.catalog.close()
-        self._watermark_file.close()
-        if self._board is not None:
-            self._board.close()
-            self._board = None

@@ -95,7 +95,8 @@ class OpenFiles:
     def __init__(self, fs: FileSystem, capacity: int) -> None:
         self._fs = fs
         self._capacity = capacity
-        self._lock = threading.Lock()
+        # One that its thread may take again: the garbage collector may end a reading anywhere.
+        self._lock = threading.RLock()
         self._open: OrderedDict[str, _SharedFile] = OrderedDict()
         self._closed = False
 
@@ -163,7 +164,7 @@ class OpenFiles:
                 shared.file.close()
 
     def disown(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def close(self) -> None:
         with self._lock:
