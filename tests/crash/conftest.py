@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from tests.crash.lossy import CannotMount, Lossy
 from tests.crash.world import CLOCK, NOW_MS, Clock
 
 
@@ -24,3 +26,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
             if getattr(module, "time_ns", None) is time.time_ns:
                 monkeypatch.setattr(module, "time_ns", CLOCK.time_ns)
     return CLOCK
+
+
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lossy]:
+    """A lossy file system. One for a module, since it takes a while to start."""
+    try:
+        lossy = Lossy(tmp_path_factory.mktemp("mount"))
+    except CannotMount as error:
+        pytest.skip(f"no lossy file system here: {error}")
+    with lossy:
+        lossy.save("empty")
+        yield lossy
+
+
+@pytest.fixture
+def lossy(mounted: Lossy) -> Lossy:
+    """An empty one."""
+    mounted.restore("empty")
+    return mounted

@@ -33,30 +33,11 @@ import pytest
 
 from tailrace import Log, NotWritten, OutcomeUnknown
 from tests.crash.child import say
-from tests.crash.lossy import BootedFileSystem, CannotMount, Lossy
+from tests.crash.lossy import BootedFileSystem, Lossy
 from tests.crash.oracle import Scan, scan
 from tests.project import ROOT
 
 PATIENCE_S = 60
-
-
-@pytest.fixture(scope="module")
-def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lossy]:
-    """One for all, since it takes a while to start."""
-    try:
-        lossy = Lossy(tmp_path_factory.mktemp("mount"))
-    except CannotMount as error:
-        pytest.skip(f"no lossy file system here: {error}")
-    with lossy:
-        lossy.save("empty")
-        yield lossy
-
-
-@pytest.fixture
-def lossy(mounted: Lossy) -> Lossy:
-    """An empty one."""
-    mounted.restore("empty")
-    return mounted
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ import pytest
 from tailrace import Log
 from tailrace.testing.history import PowerCut
 from tests.crash.crowd import PATIENCE_S, Plan, Writer
-from tests.crash.lossy import BootedFileSystem, CannotMount, Lossy
+from tests.crash.lossy import BootedFileSystem, Lossy
 from tests.crash.test_crowd import judge, read_books
 from tests.project import ROOT
 
@@ -39,25 +39,6 @@ class LossyWriter(Writer):
 
     def open(self, **options: Any) -> Log | None:
         return super().open(fs=BootedFileSystem(self.boot_id), **options)
-
-
-@pytest.fixture(scope="module")
-def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lossy]:
-    """One for all, since it takes a while to start."""
-    try:
-        lossy = Lossy(tmp_path_factory.mktemp("mount"))
-    except CannotMount as error:
-        pytest.skip(f"no lossy file system here: {error}")
-    with lossy:
-        lossy.save("empty")
-        yield lossy
-
-
-@pytest.fixture
-def lossy(mounted: Lossy) -> Lossy:
-    """An empty one."""
-    mounted.restore("empty")
-    return mounted
 
 
 @dataclass

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from tailrace import Log
+from tailrace.log.board import Board
+from tailrace.testing import SimulatedDisk
+from tests.log.boards import FOLDER, NOTHING
 
 OpenLog = Callable[..., Log]
 
@@ -73,3 +76,19 @@ def open_log(path: Path) -> Iterator[OpenLog]:
 def log(open_log: OpenLog) -> Log:
     """A fresh log with every default."""
     return open_log()
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    """Where the board is."""
+    disk = SimulatedDisk()
+    disk.make_dirs(f"{FOLDER}/.tailrace")
+    return disk
+
+
+@pytest.fixture
+def board(disk: SimulatedDisk) -> Board:
+    """One that was set up."""
+    board = Board(disk, FOLDER)
+    board.set_up(NOTHING)
+    return board

@@ -8,41 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.log.board import ATTENTION, SIZE, Board, Note
+from tailrace.log.board import SIZE, Board, Note
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.turn import FlushTurn
 from tailrace.testing import SimulatedDisk
+from tests.log.boards import FOLDER, NOTHING, is_wanted
 from tests.log.conftest import OpenLog
 from tests.log.helpers import WAIT, offsets, side_file
 from tests.log.processes import another_process
-
-FOLDER = "log"
-NOTHING = Note(0, 0, 0, 0)
-
-
-@pytest.fixture
-def disk() -> SimulatedDisk:
-    disk = SimulatedDisk()
-    disk.make_dirs(f"{FOLDER}/.tailrace")
-    return disk
-
-
-@pytest.fixture
-def board(disk: SimulatedDisk) -> Board:
-    board = Board(disk, FOLDER)
-    board.set_up(NOTHING)
-    return board
-
 
 # A type checker would take what was so a moment ago for what is so now.
 
 
 def is_up(board: Board) -> bool:
     return board.is_up
-
-
-def is_wanted(board: Board) -> bool:
-    return bool(board.memory[ATTENTION])
 
 
 def put(

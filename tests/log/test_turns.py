@@ -16,42 +16,21 @@ import pytest
 
 from tailrace import Log
 from tailrace.log import turn as turn_module
-from tailrace.log.board import ATTENTION, Board, Note
+from tailrace.log.board import Board
 from tailrace.log.locks import ProcessLock
 from tailrace.log.turn import Keeper, Turn
 from tailrace.log.writer import Writer
 from tailrace.testing import SimulatedDisk
+from tests.log.boards import FOLDER, is_wanted
 from tests.log.conftest import OpenLog
 from tests.log.helpers import WAIT, eventually, in_threads, offsets, side_file, values
 from tests.log.processes import Other, another_process
-
-FOLDER = "log"
-NOTHING = Note(0, 0, 0, 0)
-
-
-@pytest.fixture
-def disk() -> SimulatedDisk:
-    disk = SimulatedDisk()
-    disk.make_dirs(f"{FOLDER}/.tailrace")
-    return disk
-
-
-@pytest.fixture
-def board(disk: SimulatedDisk) -> Board:
-    board = Board(disk, FOLDER)
-    board.set_up(NOTHING)
-    return board
-
 
 # A type checker would take what was so a moment ago for what is so now.
 
 
 def is_written(board: Board) -> bool:
     return board.is_being_written
-
-
-def is_wanted(board: Board) -> bool:
-    return bool(board.memory[ATTENTION])
 
 
 def is_held(turn: Turn) -> bool:
