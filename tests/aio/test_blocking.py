@@ -321,7 +321,7 @@ def test_a_thousand_readers_and_writers_leave_room_for_others(path: Path) -> Non
             async def other() -> None:
                 nonlocal turns
                 while not stopped:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.001)  # a loop that never waits starves the threads
                     turns += 1
 
             task = asyncio.ensure_future(other())

@@ -24,7 +24,7 @@ from tailrace.log.sidefiles import (
     load_checked_json,
     store_checked_json,
 )
-from tailrace.testing import SimulatedDisk
+from tailrace.testing import Crash, FaultyFileSystem, SimulatedCrash, SimulatedDisk, at
 from tests.log.conftest import OpenLog
 from tests.log.helpers import fill, flip, offsets, side_file
 
@@ -134,6 +134,23 @@ def test_slots_go_on_after_reopening(tmp_path: Path) -> None:
         slots.store(b"%d" % number, sync=True)
         slots.close()
     assert Slots(FS, str(tmp_path / "slots"), b"TEST").load() == b"3"
+
+
+def test_nobody_finds_a_file_without_a_slot(tmp_path: Path) -> None:
+    """Wherever whoever makes it is killed, it is whole or not there."""
+    path, counts = tmp_path / "slots", set()
+    for number in range(20):
+        path.unlink(missing_ok=True)
+        fs = FaultyFileSystem(FS, at(number, Crash()))
+        slots = Slots(fs, str(path), b"TEST")
+        killed = False
+        try:
+            slots.store(b"payload", sync=True)
+        except SimulatedCrash:
+            killed = True
+        counts.add((killed, path.exists()))
+        assert Slots(FS, str(path), b"TEST").load() == (b"payload" if path.exists() else None)
+    assert counts == {(True, False), (True, True), (False, True)}
 
 
 def test_watermark(folder: str) -> None:

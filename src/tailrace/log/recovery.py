@@ -169,7 +169,7 @@ def _unfinished_files(fs: FileSystem, folder: str) -> list[str]:
     return [
         os.path.join(folder, entry.name)
         for entry in entries
-        if entry.name.endswith(".tmp") or (entry.name in ("start", "reserved") and not entry.size)
+        if entry.name.endswith(".tmp")
     ]
 
 

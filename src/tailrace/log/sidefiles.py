@@ -168,16 +168,21 @@ class Slots:
     def open(self, *, write: bool = True) -> None:
         """Keep the file open, for those who look at it often."""
         if self._file is None:
-            self._file = self._fs.open(self._path, write=write, create=write)
+            self._file = self._fs.open(self._path, write=write)
 
     def store(self, payload: bytes, sync: bool) -> None:
         """Write the slot whose turn it is."""
-        self.open()
-        assert self._file is not None
         sequence = self._sequence + 1
         slot = self._HEAD.pack(self._magic, FORMAT, sequence, len(payload)) + payload
         slot += crc32c(slot).to_bytes(4, "little")
         position = (sequence & 1) * self.STRIDE
+        try:
+            self.open()
+        except FileNotFoundError:  # make it whole, so that nobody ever finds it without a slot
+            replace_file(self._fs, self._path, bytes(position) + slot)
+            self._sequence, self._name_is_durable = sequence, True
+            return
+        assert self._file is not None
         if self._file.pwrite(slot, position) != len(slot):
             write_all(self._file, slot, position)
         if sync:
