@@ -34,7 +34,8 @@ class Closed(TailraceError):
 
 
 class Locked(TailraceError):
-    """Another writer holds the lock. `holder` describes it where that is known."""
+    """Another writer holds the lock. `holder` describes it where that is known: its pid, its host
+    and, in UTC, since when."""
 
     def __init__(self, message: str, holder: str | None = None) -> None:
         super().__init__(message)

@@ -27,6 +27,23 @@ def test_version(run: Run) -> None:
     assert result.stdout == f"tailrace {__version__} ({state})\n"
 
 
+def test_as_a_module(log: Path) -> None:
+    """For those who have the package, and no command on their path."""
+
+    def run_module(*arguments: object) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "tailrace", *map(str, arguments)]
+        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+    assert run_module("--version").stdout == tailrace("--version").stdout
+    shown = run_module("--help")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("Usage: python -m tailrace [OPTIONS] COMMAND")
+    assert run_module("verify", log).returncode == 0
+    missing = run_module("verify", log / "nothing")
+    assert missing.returncode == 2
+    assert missing.stderr.startswith("tailrace: ")
+
+
 def test_version_of_the_pure_kernel() -> None:
     done = tailrace("--version", env={"TAILRACE_KERNEL": "pure"})
     assert done.returncode == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
+import time
 
 import pytest
 from hypothesis import given
@@ -54,6 +56,41 @@ def test_whoever_was_here_in_between_is_noticed(kernel: Twin) -> None:
     yours.put(1, 5, 6, 4, 5, False)
     assert not mine.enter()
     assert yours.enter()
+
+
+def test_going_on_where_somebody_else_left_off(kernel: Twin) -> None:
+    memory = page()
+    mine, yours = kernel.Notes(memory), kernel.Notes(memory)
+    mine.put(1, 2, 3, 4, 2**64 - 1, False)
+    assert yours.adopt() == (1, 2, 3, 4, 2**64 - 1)
+    assert memory[NOTE_PHASE] & NOTE_WRITING
+    assert mine.adopt() is None, "somebody writes"
+    yours.put(1, 5, 6, 4, 5, False)
+    assert mine.adopt() == (1, 5, 6, 4, 5)
+
+
+def test_lingering_while_somebody_writes(kernel: Twin) -> None:
+    memory = page()
+    notes = kernel.Notes(memory)
+    assert notes.linger(10)
+    notes.put(1, 2, 3, 4, 5, True)
+    assert not notes.linger(10)
+    notes.put(1, 2, 3, 4, 5, False)
+    assert notes.linger(0)
+
+
+def test_lingering_until_somebody_has_written(kernel: Twin) -> None:
+    memory = memoryview(mmap.mmap(-1, 4096))
+    notes = kernel.Notes(memory)
+    notes.put(1, 2, 3, 4, 5, True)
+    child = os.fork()
+    if not child:
+        time.sleep(0.05)
+        kernel.Notes(memory).put(1, 2, 3, 4, 5, False)
+        os._exit(0)
+    is_free = notes.linger(10_000_000)
+    os.waitpid(child, 0)
+    assert is_free
 
 
 def test_going_on(kernel: Twin) -> None:
@@ -111,7 +148,13 @@ def test_the_memory_is_free_after_close(kernel: Twin) -> None:
     notes.put(1, 2, 3, 4, 5, False)
     notes.close()
     notes.close()
-    for use in (notes.enter, lambda: notes.put(1, 2, 3, 4, 5, False)):
+    uses = [
+        notes.enter,
+        notes.adopt,
+        lambda: notes.linger(1),
+        lambda: notes.put(1, 2, 3, 4, 5, False),
+    ]
+    for use in uses:
         with pytest.raises(ValueError, match=r"closed|released"):
             use()
     memory.release()

@@ -627,7 +627,7 @@ def test_a_partly_read_poll_loses_nothing(path: Path, flush: str) -> None:
 # --- signals ------------------------------------------------------------------------------
 
 CTRL_C = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 from tailrace import Log
 
 log = Log(sys.argv[1], read_only=sys.argv[2] == "reader")
@@ -636,6 +636,7 @@ follower = log.read(follow=True)
 def interrupt():
     while not follower._tailing.watch._ear.sleepers:
         pass
+    time.sleep(0.1)  # Python misses a signal right before a system call until that returns
     if sys.argv[3] == "kill":
         os.kill(os.getpid(), signal.SIGINT)
     else:

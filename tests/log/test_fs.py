@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import importlib.util
 import os
+import re
+import stat
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace.log import fs as fs_module
 from tailrace.log.fs import OsFileSystem, read_exactly, read_file, replace_file, write_all
 from tailrace.testing import FaultyFileSystem, ShortWrite, SimulatedDisk
+from tests.log.conftest import open_files
+from tests.log.helpers import run_python
 
 FS = OsFileSystem()
 
@@ -121,16 +131,132 @@ def test_the_boot_id_is_that_of_the_machine() -> None:
     assert disk.boot_id() != before
 
 
-def test_where_nothing_tells_the_boot_every_open_is_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def missing(path: str) -> None:
-        raise FileNotFoundError(path)
+NO_BOOT_ID = """
+import json, os, sys
+from tailrace.log import fs
 
-    monkeypatch.setattr(fs_module, "open", missing, raising=False)
-    monkeypatch.setattr(fs_module, "_known_boot_id", fs_module._known_boot_id.__wrapped__)
-    assert len(FS.boot_id()) == 16
-    assert FS.boot_id() != FS.boot_id()
+def missing(path):
+    raise FileNotFoundError(2, "there is no /proc", path)
+
+fs.open = missing
+down = os.pipe()
+child = os.fork()
+if not child:  # it is the first to ask
+    os.write(down[1], fs.OsFileSystem().boot_id())
+    os._exit(0)
+os.waitpid(child, 0)
+ids = [os.read(down[0], 100), fs.OsFileSystem().boot_id(), fs.OsFileSystem().boot_id()]
+del fs.open  # it is mounted after all: this process stays what it is
+ids.append(fs.OsFileSystem().boot_id())
+print(json.dumps([boot_id.hex() for boot_id in ids]))
+"""
+
+
+def test_where_nothing_tells_the_boot_each_process_is_one() -> None:
+    """With those it forks: handles of the same process, above all, have to agree."""
+    one, other = run_python(NO_BOOT_ID), run_python(NO_BOOT_ID)
+    assert len(set(one)) == len(set(other)) == 1
+    assert len({one[0], other[0], FS.boot_id().hex()}) == 3
+    assert len(one[0]) == 32
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_no_boot_id_is_made_up_for_want_of_a_descriptor(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one process made up, all others would take for another boot."""
+
+    def refuse(path: str) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    before = FS.boot_id()
+    fs_module._boot_id.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(fs_module, "open", refuse, raising=False)
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+            FS.boot_id()
+    assert FS.boot_id() == before
+
+
+# --- macOS ----------------------------------------------------------------------------------
+
+FULL = 51
+
+
+class Drive:
+    """The system calls of macOS, by what they are asked to sync. A full sync may be refused."""
+
+    def __init__(self, refusal: int | None) -> None:
+        self.refusal = refusal
+        self.calls: list[tuple[str, str]] = []
+
+    def fcntl(self, fd: int, command: int) -> int:
+        assert command == FULL
+        self._note("full", fd)
+        if self.refusal is not None:
+            raise OSError(self.refusal, os.strerror(self.refusal))
+        return 0
+
+    def fsync(self, fd: int) -> None:
+        self._note("fsync", fd)
+
+    def _note(self, call: str, fd: int) -> None:
+        self.calls.append((call, "names" if stat.S_ISDIR(os.fstat(fd).st_mode) else "data"))
+
+
+@pytest.fixture
+def macos(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], tuple[Any, Drive]]:
+    """The module as it is there."""
+
+    def load(refusal: int | None) -> tuple[Any, Drive]:
+        drive = Drive(refusal)
+        monkeypatch.setattr(fcntl, "F_FULLFSYNC", FULL, raising=False)
+        monkeypatch.setattr(fcntl, "fcntl", drive.fcntl)
+        monkeypatch.setattr(os, "fsync", drive.fsync)
+        spec = importlib.util.spec_from_file_location("fs_of_macos", fs_module.__file__)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "platform", "darwin")
+            spec.loader.exec_module(module)
+        return module, drive
+
+    return load
+
+
+def sync_both(module: Any, folder: Path) -> None:
+    file = module.OsFileSystem().open(str(folder / "f"), write=True, create=True)
+    try:
+        file.sync()
+    finally:
+        file.close()
+    module.OsFileSystem().sync_dir(str(folder))
+
+
+def test_a_full_sync_of_data_and_of_names(macos: Any, tmp_path: Path) -> None:
+    module, drive = macos(None)
+    sync_both(module, tmp_path)
+    assert drive.calls == [("full", "data"), ("full", "names")]
+
+
+@pytest.mark.parametrize("refusal", [errno.ENOTSUP, errno.EINVAL, errno.ENOTTY])
+def test_a_file_system_without_a_full_sync(refusal: int, macos: Any, tmp_path: Path) -> None:
+    module, drive = macos(refusal)
+    sync_both(module, tmp_path)
+    both = [("full", "data"), ("fsync", "data"), ("full", "names"), ("fsync", "names")]
+    assert drive.calls == both
+
+
+def test_a_full_sync_that_fails_is_not_tried_in_another_way(macos: Any, tmp_path: Path) -> None:
+    """The kernel reports a lost write once; a second sync would find nothing wrong."""
+    module, drive = macos(errno.EIO)
+    before = open_files()
+    for sync in (sync_both, lambda module, path: module.OsFileSystem().sync_dir(str(path))):
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            sync(module, tmp_path)
+    assert drive.calls == [("full", "data"), ("full", "names")]
+    assert open_files() == before
 
 
 def test_files_are_not_inherited(tmp_path: Path) -> None:

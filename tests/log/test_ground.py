@@ -24,7 +24,8 @@ NETWORK = [
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.ceph", "fuse.glusterfs",
     "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.goofys", "fuse.gcsfuse", "davfs", "lustre",
     "gpfs", "beegfs", "ocfs2", "gfs2", "9p", "vboxsf", "glusterfs", "fuse.juicefs",
-    "fuse.vmhgfs-fuse",
+    "fuse.vmhgfs-fuse", "virtiofs", "fakeowner", "fuse.grpcfuse", "fuse.osxfs", "prl_fs",
+    "fuse.prl_fsd",
 ]  # fmt: skip
 
 LOCAL = [
@@ -116,6 +117,7 @@ def test_a_local_file_system(kind: str) -> None:
         ("s3fs", True),
         ("JuiceFS:volume", True),
         ("gcsfuse", True),
+        ("grpcfuse", True),
         ("/dev/fuse", False),
         ("", False),
         ("encfs", False),
@@ -215,6 +217,32 @@ def test_a_refusal_says_what_is_wrong_and_what_to_do(
     assert f"(mounted at {tmp_path})" in message
     for reason in ("locks", "page cache", "two writers", "fsync", "local disk", "read_only=True"):
         assert reason in message
+
+
+@pytest.mark.parametrize(
+    ("share", "kind"),
+    [
+        ("/run/host_mark/data /data rw - fakeowner /run/host_mark/data rw", "fakeowner"),
+        ("/data /data rw - virtiofs virtiofs0 rw", "virtiofs"),
+        ("/data /data rw - fuse.grpcfuse grpcfuse rw,user_id=0", "fuse.grpcfuse"),
+    ],
+)
+def test_a_folder_of_the_host_in_a_container(share: str, kind: str) -> None:
+    """A volume beside it is on a disk of the virtual machine, and so are the container's files."""
+    table = "\n".join(
+        [
+            "1 0 0:60 / / rw - overlay overlay rw,lowerdir=/l",
+            "2 1 254:1 /docker/volumes/v/_data /volume rw - ext4 /dev/vda1 rw",
+            f"3 1 0:61 {share}",
+        ]
+    ).encode()
+    shared = find_mount(table, "/data/log", os.makedev(0, 61))
+    assert shared is not None
+    assert (shared.type, shared.point, shared.is_network) == (kind, "/data", True)
+    for directory, device in (("/volume/log", (254, 1)), ("/log", (0, 60))):
+        local = find_mount(table, directory, os.makedev(*device))
+        assert local is not None
+        assert not local.is_network
 
 
 def test_a_log_is_refused_for_writing_and_can_be_read(

@@ -9,14 +9,17 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tailrace import ConfigError, Locked, Log
+from tailrace.cli.output import as_time
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.locks import ProcessLock
 from tailrace.log.members import Member, Members, parse
@@ -204,7 +207,7 @@ def test_a_file_system_that_has_no_locks(path: Path, monkeypatch: pytest.MonkeyP
     Log(path).close()
     with locks(path / "lock", 1) as (lock,), monkeypatch.context() as patch:
         no_locks(patch)
-        for acquire in (lock.acquire, lock.acquire_now, lambda: lock.acquire(wait=False)):
+        for acquire in (lock.acquire, lambda: lock.acquire(wait=False)):
             with pytest.raises(OSError, match="No locks available"):
                 acquire()
         lock.close()
@@ -262,6 +265,39 @@ def test_notes_that_make_no_sense() -> None:
         assert parse(note) == []
 
 
+ZONES = ["UTC", "Asia/Kolkata", "America/Los_Angeles"]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_member_is_described_by_pid_host_and_time(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In UTC, as the commands give it."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        told = str(Member(2**30, HOST, 1_700_000_000, "owner"))
+        assert told == f"pid {2**30} on {HOST} since 2023-11-14T22:13:20Z"
+        assert as_time(1_700_000_000_000) == "2023-11-14T22:13:20.000Z"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    ours = str(Member(os.getpid(), HOST, 0, "owner"))
+    who = f"pid {os.getpid()} on {HOST} since 1970-01-01T00:00:00Z"
+    assert ours == f"another Log in this process ({who})"
+
+
+def test_the_same_pid_elsewhere_is_not_this_process() -> None:
+    """In a container the first process, and often the only one, has the pid 1."""
+    told = str(Member(os.getpid(), "elsewhere.invalid", 0, "owner"))
+    assert told == f"pid {os.getpid()} on elsewhere.invalid since 1970-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize("since", [2**62, 2**64, 10**40])
+def test_a_time_that_no_calendar_has(since: int) -> None:
+    assert str(Member(2**30, "h", since, "owner")) == f"pid {2**30} on h since {since}"
+
+
 # --- Members --------------------------------------------------------------------------------
 
 
@@ -314,7 +350,9 @@ def test_exclusive_in_both_directions(folder: str) -> None:
     for mode in ("owner", "shared", "exclusive"):
         with pytest.raises(Locked) as caught:
             Members(FS, folder, mode).join()
-        assert caught.value.holder == f"another Log in this process (pid {os.getpid()})"
+        (member,) = Members.find(FS, folder)
+        assert caught.value.holder == str(member)
+        assert str(member).startswith(f"another Log in this process (pid {os.getpid()} on {HOST} ")
         advice = "close it there first" if mode == "exclusive" else "open it with read_only=True"
         assert advice in str(caught.value)
     assert first.leave()
@@ -368,6 +406,52 @@ def test_those_who_were_killed_are_off_the_list_with_the_next_join(path: Path) -
             note = json.loads(side_file(path, "members").read_text())
             assert [member["mode"] for member in note] == ["owner", "shared"]
             assert {member["pid"] for member in note} == {os.getpid()}
+
+
+@pytest.fixture
+def elsewhere(folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
+    """One who has joined in another container, as far as the name of the machine tells."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "uname", lambda: SimpleNamespace(nodename="elsewhere.invalid"))
+        members = Members(FS, folder, "owner")
+    assert members.join()
+    yield members
+    members.close()
+
+
+def test_those_who_cannot_be_asked_stay_on_the_list(folder: str, elsewhere: Members) -> None:
+    here = Members(FS, folder, "shared")
+    assert not here.join()
+    assert [(m.host, m.running) for m in Members.find(FS, folder)] == [
+        ("elsewhere.invalid", None),
+        (HOST, True),
+    ]
+    with pytest.raises(Locked, match=r"pid \d+ on elsewhere.invalid since .*Z and 1 more; close"):
+        Members(FS, folder, "exclusive").join()
+    assert not here.leave()
+    here.close()
+    with pytest.raises(Locked, match=r"is held by pid \d+ on elsewhere.invalid since .*Z; close"):
+        Members(FS, folder, "exclusive").join()
+    assert elsewhere.leave()
+    assert Members.find(FS, folder) == []
+
+
+def test_the_list_does_not_grow_for_ever(folder: str, elsewhere: Members) -> None:
+    """Others of that place are killed, again and again, and nobody here can know."""
+    note = side_file(Path(folder), "members")
+    killed = [Member(pid, "h" * 255, 8, "exclusive") for pid in range(10**9, 10**9 + 1_000)]
+    for first in range(0, len(killed), 50):
+        more = [member._asdict() for member in killed[first : first + 50]]
+        note.write_text(json.dumps(json.loads(note.read_text()) + more))
+        here = Members(FS, folder, "shared")
+        assert not here.join()
+        found = Members.find(FS, folder)
+        assert found[-51:-1] == killed[first : first + 50]  # the newest, and who came just now
+        assert found[-1].host == HOST
+        assert len(found) <= 128
+        assert note.stat().st_size < 1 << 16  # as much as is read
+        assert not here.leave()
+        here.close()
 
 
 # --- Log(exclusive=True) --------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace import ConfigError, Log
+from tailrace import ConfigError, Log, aio
 from tailrace.kernel import S2
 from tailrace.log.options import FlushMode, LogOptions, Retention
 
@@ -97,9 +98,41 @@ def test_an_error_names_the_key(tmp_path: Path, key: str, value: Any, message: s
 
 
 def test_an_unknown_option(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^segment_size: unknown option; a log takes .*flush"):
-        Log(tmp_path / "log", segment_size=5)
+    with pytest.raises(ConfigError, match=r"^colour: unknown option; a log takes .*flush"):
+        Log(tmp_path / "log", colour="blue")
     assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("exclusiv", "exclusive"),
+        ("readonly", "read_only"),
+        ("up_keep", "upkeep"),
+        ("modes", "mode"),
+        ("segment_byte", "segment_bytes"),
+        ("flush_intervall", "flush_interval"),
+    ],
+)
+@pytest.mark.parametrize("make", [Log, aio.Log])
+def test_an_option_that_was_mistyped(make: Any, key: str, meant: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^{key}: unknown option \(did you mean {meant}\?\); "):
+        make(tmp_path / "log", **{key: True})
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("make", [Log, aio.Log])
+def test_the_message_names_everything_that_a_log_takes(make: Any) -> None:
+    """But for the file system, which is for tests."""
+    with pytest.raises(ConfigError) as caught:
+        make("log", colour="blue")
+    known = str(caught.value).partition("a log takes ")[2].split(", ")
+    parameters = inspect.signature(make).parameters.values()
+    named = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    assert named - {"fs"} <= set(known)
+    assert known == sorted(set(known))
+    for name in set(known) - named:
+        LogOptions.parse(**{name: None})
 
 
 # --- retention ----------------------------------------------------------------------------------

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace import Closed, Log, NotWritten
 from tailrace.log.fs import FileLock, OsFileSystem
+from tailrace.log.offline.holders import find_holders
+from tailrace.log.offline.verify import verify
 from tailrace.log.tail import _ROLLED_MANY
 from tailrace.log.upkeep import Chore, Upkeep
 from tailrace.testing import Fail, FaultyFileSystem, SimulatedDisk, on
-from tests.log.conftest import our_threads
-from tests.log.helpers import WAIT, eventually, fill
+from tests.log.conftest import OpenLog, our_threads
+from tests.log.helpers import WAIT, eventually, fill, offsets
+from tests.log.processes import Other, another_process
 
 
 def free_lock() -> FileLock:
@@ -131,32 +138,21 @@ def test_segments_below_the_start_go_without_any_limit(path: Path) -> None:
         eventually(lambda: len(list(path.glob("*.seg"))) < before - 5)
 
 
-def test_one_at_a_time_works() -> None:
-    """Of two processes; the other comes back when the first is done, or dead."""
+def test_whoever_finds_it_taken_comes_back_soon() -> None:
+    """And not at its next turn, which may be hours away."""
     disk = SimulatedDisk()
-    at_work, done = threading.Event(), threading.Event()
-    counts = {"first": 0, "second": 0}
-
-    def hold() -> None:
-        counts["first"] += 1
-        at_work.set()
-        done.wait(WAIT)
-
-    def count() -> None:
-        counts["second"] += 1
-
-    first = Upkeep("folder", [Chore("flush", 0.001, hold)], disk.lock("lock.upkeep"))
-    assert at_work.wait(WAIT)
-    second = Upkeep("folder", [Chore("flush", 0.001, count)], disk.lock("lock.upkeep"))
-    assert not threading.Event().wait(0.05)
-    assert counts == {"first": 1, "second": 0}
-    disk.kill()  # the first one's lock goes with its process
-    second.stop()
-    second = Upkeep("folder", [Chore("flush", 0.001, count)], disk.lock("lock.upkeep"))
-    eventually(lambda: counts["second"] > 0)
-    done.set()
-    first.stop()
-    second.stop()
+    taken = disk.lock("lock.upkeep")
+    assert taken.acquire()
+    done: list[str] = []
+    chore = Chore("retention", 3600, partial(done.append, "retention"))
+    upkeep = Upkeep("folder", [chore], disk.lock("lock.upkeep"))
+    for _ in range(2):
+        upkeep.hurry("retention")
+        assert not threading.Event().wait(0.05)
+        assert not done
+    taken.release()
+    eventually(lambda: done == ["retention"])
+    upkeep.stop()
 
 
 def test_a_lock_that_cannot_be_taken_is_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -167,3 +163,192 @@ def test_a_lock_that_cannot_be_taken_is_reported(caplog: pytest.LogCaptureFixtur
         upkeep = Upkeep("the/folder", [Chore("flush", 0.001, lambda: None)], lock)
         eventually(lambda: "flush of the/folder failed" in caplog.text)
         upkeep.stop()
+
+
+# --- processes ------------------------------------------------------------------------------
+
+# Each chore is between two lines of the file `diary`, which all the processes write to.
+_WITH_DIARY = """
+from functools import partial
+from tailrace.log import writer
+from tailrace.log.upkeep import Upkeep
+
+diary = os.open(path + "/../diary", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+def note(what, chore):
+    os.write(diary, f"{os.getpid()} {what} {chore.name}\\n".encode())
+
+def noted(chore):
+    note("begin", chore)
+    time.sleep(0.002)
+    chore.do()
+    note("end", chore)
+
+class Noted(Upkeep):
+    def __init__(self, folder, chores, lock):
+        chores = [chore._replace(do=partial(noted, chore)) for chore in chores]
+        super().__init__(folder, chores, lock)
+
+writer.Upkeep = Noted
+"""
+
+# A log with much to do: it is to be flushed and deleted from all the time.
+_OPTIONS = """
+flush="async", flush_interval="1ms", segment_bytes=1_000,
+retention={"max_records": 40}, retention_check_interval="1ms"
+"""
+
+_APPENDING = f"""
+log = Log(path, {_OPTIONS})
+
+def append():
+    number = 0
+    while True:
+        log.append_one(b"%d %d" % (os.getpid(), number))
+        number += 1
+        time.sleep(0.001)
+
+threading.Thread(target=append, daemon=True).start()
+"""
+
+# A handle that comes no further than to a certain call of a chore, whose thread then sleeps.
+_STUCK = f"""
+from tailrace.log.fs import OsFileSystem
+from tailrace.testing import FaultyFileSystem
+
+def get_stuck(call):
+    if (call.op, call.path[-4:]) == (where, ".seg"):
+        threading.Event().wait()
+
+fs = FaultyFileSystem(OsFileSystem())
+log = Log(path, fs=fs, mode="shared", {_OPTIONS})
+fs.plan = get_stuck
+"""
+
+
+def do(other: Other, code: str) -> None:
+    assert other.ask(f"exec({code!r}, globals())") == "None"
+
+
+def at_work(path: Path) -> tuple[int, ...]:
+    """The processes that have the lock of upkeep."""
+    holders = {lock.name: lock.holders for lock in find_holders(str(path)).locks}["upkeep"]
+    assert holders is not None
+    return holders
+
+
+def test_one_at_a_time_works(path: Path) -> None:
+    """Three processes with a log, and hardly a moment without a chore. The one at work is stopped
+    in the middle, so that the others come in vain, and then killed; a new one comes instead."""
+    diary = path.parent / "diary"
+    killed: list[str] = []
+    path.mkdir()
+    with contextlib.ExitStack() as everybody:
+
+        def come() -> Other:
+            other = everybody.enter_context(another_process(path))
+            do(other, _WITH_DIARY)
+            do(other, _APPENDING)
+            return other
+
+        others = [come() for _ in range(3)]
+        reader = everybody.enter_context(Log(path, read_only=True))
+        for _ in range(4):
+            stopped = stop_one_at_work(path, others)
+            before = diary.read_bytes()
+            assert not threading.Event().wait(0.15)  # longer than they wait, each for each chore
+            assert diary.read_bytes() == before
+            assert at_work(path) == (stopped.pid,)
+            start, end = reader.start_offset, reader.end_offset
+            stopped.kill()
+            others.remove(stopped)
+            killed.append(str(stopped.pid))
+            expected = {f"{other.pid} end {c}" for other in others for c in ("flush", "retention")}
+            wait_for_lines(diary, expected, since=len(before))  # each of them takes its part
+            wait_until_done(reader, durable=end, start=start + 1)
+            others.append(come())
+        assert not overlaps(diary.read_text(), killed)
+    with Log(path) as log:
+        assert offsets(log.read()) == list(range(log.start_offset, log.end_offset))
+    assert not verify(OsFileSystem(), str(path)).problems
+
+
+def wait_for_lines(diary: Path, lines: set[str], *, since: int) -> None:
+    eventually(lambda: lines <= set(diary.read_bytes()[since:].decode().splitlines()))
+
+
+def wait_until_done(log: Log, *, durable: int, start: int) -> None:
+    """Until it is flushed so far, and deleted so far."""
+    eventually(lambda: log.durable_offset >= durable and log.start_offset >= start)
+
+
+def stop_one_at_work(path: Path, others: list[Other]) -> Other:
+    """Stop the process that has the lock, if it has it still when it stands."""
+    stopped: list[Other] = []
+
+    def stop() -> bool:
+        for other in others:
+            if other.pid in at_work(path):
+                os.kill(other.pid, signal.SIGSTOP)
+                eventually(lambda: is_stopped(other.pid))
+                if at_work(path) == (other.pid,):
+                    stopped.append(other)
+                    return True
+                os.kill(other.pid, signal.SIGCONT)
+        return False
+
+    eventually(stop)
+    return stopped[0]
+
+
+def is_stopped(pid: int) -> bool:
+    """All of its threads."""
+    states = [
+        file.read_text().rpartition(")")[2] for file in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return all(state.split()[0] in "Tt" for state in states)
+
+
+def overlaps(diary: str, killed: list[str]) -> list[str]:
+    """The lines at which a chore began while another was under way. One that was killed in its
+    chore does not say that it ended."""
+    found = []
+    inside: tuple[str, str] | None = None
+    lines = diary.splitlines()
+    for number, line in enumerate(lines):
+        pid, what, chore = line.split()
+        if inside is not None and inside[0] != pid and inside[0] in killed:
+            if not any(later.startswith(f"{inside[0]} ") for later in lines[number:]):
+                inside = None
+        if (inside is not None) if what == "begin" else (inside != (pid, chore)):
+            found.append(f"line {number}: {line}, while {inside} was at work")
+        inside = (pid, chore) if what == "begin" else None
+    return found
+
+
+@pytest.mark.parametrize("call", ["sync", "unlink"])
+def test_what_a_killed_one_leaves_is_done_by_another(
+    call: str, path: Path, open_log: OpenLog
+) -> None:
+    """One of two processes comes to the middle of a flush, or of a deletion, and no further. The
+    other waits as long as that one lives, and has all to do that was to be done then."""
+    with another_process(path) as first:
+        assert first.ask(f"(where := {call!r})") == call
+        do(first, _STUCK)
+        options: dict[str, Any] = eval(f"dict({_OPTIONS})")  # noqa: S307
+        second = open_log(mode="shared", **options)
+        do(first, "for number in range(60): log.append_one(b'theirs %d' % number)")
+        eventually(lambda: at_work(path) == (first.pid,))
+        fill_without_flush(second, 60)
+        assert not threading.Event().wait(0.25)  # it comes round twice at least
+        assert at_work(path) == (first.pid,)
+        durable = second.durable_offset
+        assert durable < second.end_offset == 120
+        first.kill()
+        wait_until_done(second, durable=120, start=120 - 40 - 20)
+        assert offsets(second.read()) == list(range(second.start_offset, 120))
+
+
+def fill_without_flush(log: Log, count: int) -> None:
+    for number in range(count):
+        log.append_one(b"ours %d" % number)

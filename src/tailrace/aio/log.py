@@ -18,6 +18,7 @@ from tailrace.kernel import Record
 from tailrace.log.commit import Receipt
 from tailrace.log.follow import Tailing
 from tailrace.log.fs import FileSystem
+from tailrace.log.inputs import check_timeout
 from tailrace.log.log import Batch, Start
 from tailrace.log.log import Log as BlockingLog
 from tailrace.log.options import LogOptions
@@ -219,6 +220,7 @@ class Log:
         `async with` or when the first one is asked for. With `follow` it goes on with what any
         process appends, until it or the log is closed, or nothing has come for `timeout` seconds.
         """
+        check_timeout(timeout)
         if timeout is not None and not follow:
             raise ValueError("timeout is for follow=True; without it nothing is waited for")
         if follow:

@@ -80,9 +80,11 @@ __all__ = [
     "find_record_at_time",
     "first_headers",
     "inflate",
+    "lock_now",
     "read_header",
     "s2_decompress",
     "tally",
+    "unlock",
 ]
 
 
@@ -115,6 +117,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
         read_header,
     )
     from tailrace.kernel.pure.crc import CRC_BACKEND, crc32c, crc32c_combine
+    from tailrace.kernel.pure.flock import lock_now, unlock
     from tailrace.kernel.pure.notes import Notes
     from tailrace.kernel.pure.records import Record
     from tailrace.kernel.pure.s2 import s2_decompress
@@ -135,6 +138,7 @@ else:
         read_header,
     )
     from tailrace.kernel.compiled.crc import CRC_BACKEND, crc32c, crc32c_combine
+    from tailrace.kernel.compiled.flock import lock_now, unlock
     from tailrace.kernel.compiled.notes import Notes
     from tailrace.kernel.compiled.records import Record
     from tailrace.kernel.compiled.s2 import s2_decompress

@@ -77,18 +77,22 @@ class Board:
         return board
 
     def set_up(self, note: Note) -> None:
-        """Begin a new incarnation, whatever was there."""
+        """Begin a new incarnation, whatever was there.
+
+        Those of the last one may be here still, and whoever does this may die at any store. So the
+        first says that somebody writes, the second that they do not belong here any more, and the
+        last that the log is in order.
+        """
         memory = self.memory
-        incarnation = self.incarnation + 1
         layout = self.layout + 1
-        memory[0:ATTENTION] = bytes(ATTENTION)
-        memory[_POISONED:64] = bytes(64 - _POISONED)  # whoever asks for the turn is not forgotten
-        self._store(_INCARNATION, incarnation)
+        memory[NOTE_PHASE] = memory[NOTE_PHASE] & 1 | NOTE_WRITING
+        self._store(_INCARNATION, self.incarnation + 1)
         self._store(_LAYOUT, layout)
+        self._store(_KEEPER, 0)
         memory[_BOOT_ID : _BOOT_ID + 16] = self._boot_id
-        memory[NOTE_PHASE] = NOTE_WRITING
         self.notes.put(*note, layout, True)
         memory[0:5] = _SET_UP
+        memory[_POISONED] = 0
 
     def outdate(self) -> None:
         """The files have changed, though nobody writes to the log."""

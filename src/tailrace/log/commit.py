@@ -27,8 +27,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from tailrace.errors import OutcomeUnknown
 from tailrace.log.fs import File, FileSystem
@@ -123,8 +124,9 @@ class Others(Protocol):
 
     def __exit__(self, *exception: Any) -> None: ...
 
-    def wait(self) -> bool:
-        """Wait for whoever flushes now; false if nobody does."""
+    def wait(self, deadline: float | None = None) -> bool:
+        """Wait for whoever flushes now; false if nobody does, and then it is our turn. After the
+        deadline, `TimeoutError`."""
 
     def release(self) -> None:
         """Let them, after an interrupt that may have hit the exit."""
@@ -173,7 +175,7 @@ class Committer:
         try:
             while self.durable < end_offset:
                 if self._take_turn(end_offset, deadline):
-                    self._flush(end_offset)
+                    self._flush(end_offset, deadline)
             self._pass_turn_on()
         except BaseException:
             self._withdraw()
@@ -281,9 +283,8 @@ class Committer:
     def force(self) -> None:
         """Sync the file even if it has no new records."""
         try:
-            while not self._take_turn(_EVERYTHING):
+            while not (self._take_turn(_EVERYTHING) and self._flush(_EVERYTHING)):
                 continue
-            self._flush(_EVERYTHING)
             self._pass_turn_on()
         except BaseException:
             self._withdraw()
@@ -299,15 +300,17 @@ class Committer:
         except OSError as error:
             raise OutcomeUnknown(f"cannot flush {self._folder}: {error}; try again") from error
 
-    def _is_covered_meanwhile(self, wanted: int) -> bool:
-        """If another process flushes now, wait for it, together with all who do: was it enough?"""
+    def _have_waited(self, deadline: float | None) -> bool:
+        """If another process flushes now, wait for it, together with all who do."""
         try:
-            if not self._others.wait():
+            if not self._others.wait(deadline):
                 return False
             self._learn()
+        except TimeoutError:
+            raise
         except OSError as error:
             raise OutcomeUnknown(f"cannot flush {self._folder}: {error}; try again") from error
-        return self.durable >= wanted
+        return True
 
     def _learn(self) -> None:
         """What have the others done? Somebody may be writing it down now: then we look later."""
@@ -317,14 +320,17 @@ class Committer:
         if mark is not None and mark.durable > self.durable:
             self.watermark, self.durable = mark, mark.durable
 
-    def _flush(self, wanted: int) -> None:
-        """Do one flush, with the turn, unless another process has made durable what is below
-        `wanted`. It covers everything that is written when it begins."""
+    def _flush(self, wanted: int, deadline: float | None = None) -> bool:
+        """Do one flush, with the turn, unless what is below `wanted` is durable by now. It covers
+        everything that is written when it begins. False if another process did one instead, which
+        may have been enough."""
         try:
-            if not self._is_covered_meanwhile(wanted):
-                with self.alone():
-                    if self.durable < wanted:
-                        self._sync(*self._written())
+            if self._have_waited(deadline):
+                return False
+            with self.alone():
+                if self.durable < wanted:
+                    self._sync(*self._written())
+            return True
         finally:
             if self._waiters:
                 with self._lock:  # those who are covered go first
@@ -386,6 +392,19 @@ class Committer:
         except OSError as second:
             logger.error("%s is poisoned, which cannot be written down: %s", self._folder, second)
 
+    def flush_for_tasks(self) -> None:
+        """One flush for all the tasks that wait now. Each is told how it went."""
+        with self._lock:
+            asked = list(self._tasks)
+        try:
+            self.flush()
+        except Exception as error:  # noqa: BLE001  whatever it is, they are told
+            with self._lock:
+                told = [task for task in asked if task in self._tasks and self.failure is None]
+                self._tasks = [task for task in self._tasks if task not in told]
+            _settle(told, partial(_raise, error))
+        self.settle_tasks()  # also when somebody else had made them durable
+
     def settle_tasks(self) -> None:
         """Complete the futures of tasks that are covered."""
         with self._lock:
@@ -394,6 +413,10 @@ class Committer:
             if done:
                 self._tasks = [task for task in self._tasks if task[0] > bound]
         _settle(done, self.check)
+
+    def abandon(self) -> None:
+        """The log was let go of without a close: whoever holds a receipt is told."""
+        self.failure = self.failure or OSError("the Log was dropped without a close")
 
     def disown(self) -> None:
         """We are in a forked child: nothing here can become durable."""
@@ -428,10 +451,14 @@ def _complete(futures: list[asyncio.Future[None]], check: Callable[[], None]) ->
     for future in waiting:
         try:
             check()
-        except OutcomeUnknown as error:
+        except Exception as error:  # noqa: BLE001  the task's
             future.set_exception(error)
         else:
             future.set_result(None)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 class _TaskFlusher:
@@ -464,6 +491,4 @@ class _TaskFlusher:
             while not self._requests.empty():  # one flush answers all the requests made so far
                 if not self._requests.get():
                     return
-            with contextlib.suppress(OutcomeUnknown):  # the tasks are told below
-                self._committer.flush()
-            self._committer.settle_tasks()  # also when somebody else had made them durable
+            self._committer.flush_for_tasks()

@@ -9,40 +9,34 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
-from typing import NamedTuple
 
 from tailrace.errors import Closed, OffsetOutOfRange
-from tailrace.kernel import Record, check, decode
-from tailrace.log.observer import Edition, Observer
+from tailrace.kernel import Record
+from tailrace.log.observer import Observer
 from tailrace.log.options import FlushMode
 from tailrace.log.reader import View
-from tailrace.log.segments import segment_path
 from tailrace.log.sidefiles import side_path
+from tailrace.log.tip import Tip, Tips
 from tailrace.log.watch import Watch
 
 __all__ = ["Follower", "Tailing"]
 
-_LARGEST = 32 << 10
-
 ReadRange = Callable[[View, int, int], Iterator[Record]]
-
-
-class _Tip(NamedTuple):
-    """The end of the log, as long as the board says the same: the segment that grows, and how far
-    it was read."""
-
-    edition: Edition
-    segment: int
-    position: int
 
 
 class Tailing:
     """A position in a log that grows. Used by one thread at a time, but for `close`."""
 
     def __init__(
-        self, observer: Observer, folder: str, read: ReadRange, first: int, end: int | None
+        self,
+        observer: Observer,
+        tips: Tips,
+        folder: str,
+        read: ReadRange,
+        first: int,
+        end: int | None,
     ) -> None:
         """Read from the offset `first` on, up to `end`."""
         self.position = first
@@ -50,10 +44,11 @@ class Tailing:
         self.watch = Watch(*_telling_paths(observer, folder))
         self.closed = False
         self._observer = observer
+        self._tips = tips
         self._folder = folder
         self._read = read
         self._end = end
-        self._tip: _Tip | None = None
+        self._tip: Tip | None = None
 
     @property
     def is_over(self) -> bool:
@@ -64,22 +59,23 @@ class Tailing:
         """What there is now and was not read before."""
         tip, self._tip = self._tip, None  # it is good if we have read all that is before it
         while tip is not None:
-            found = self._read_tip(tip)
-            if found is None:
+            sight = self._tips.look(tip)
+            if sight is None:
                 break
-            data, is_all = found
-            for record in decode(data, 0, len(data), self.position):
+            for record in sight.records:
                 self.position = record.offset + 1  # type: ignore[operator]
                 yield record
-            tip = _Tip(tip.edition, tip.segment, tip.position + len(data))
-            if is_all:  # what has come since then, the watch knows of
+            tip = sight.next
+            if sight.is_all:
                 self._tip = tip
                 return
         if self._observer.closed:
             raise Closed(f"{self._folder} is closed")
         edition = self._observer.edition()
         view = self._observer.view()
-        self._watch_the_right_files()
+        while self._has_changed_its_watch():  # what came before that nobody tells us
+            edition = self._observer.edition()
+            view = self._observer.view()
         if self.position < view.start:
             raise OffsetOutOfRange(
                 f"{self._folder}: offset {self.position} was deleted; the log starts at "
@@ -97,63 +93,27 @@ class Tailing:
         # A segment that is empty is none to stay at: perhaps a roll failed, and it goes again.
         is_at_end = view.extents and view.extents[-1].base == self._observer.catalog.active
         if edition is not None and self._end is None and is_at_end:
-            self._tip = _Tip(edition, *view.extents[-1])
+            self._tip = Tip(edition, *view.extents[-1], self.position)
 
-    def _watch_the_right_files(self) -> None:
-        """A folder may have become a log since we began."""
-        if self._observer.flush_mode is not self._flush_mode:
-            self._flush_mode = self._observer.flush_mode
-            old, self.watch = self.watch, Watch(*_telling_paths(self._observer, self._folder))
-            old.close()
-            if self.closed:  # meanwhile
-                self.watch.close()
+    def _has_changed_its_watch(self) -> bool:
+        """A folder may have become a log since we began, and then other files tell what is new."""
+        if self._observer.flush_mode is self._flush_mode:
+            return False
+        self._flush_mode = self._observer.flush_mode
+        old, self.watch = self.watch, Watch(*_telling_paths(self._observer, self._folder))
+        old.close()
+        if self.closed:  # meanwhile
+            self.watch.close()
+        return True
 
     def poll_now(self) -> list[Record] | None:
         """The same, if it can be had without waiting for anything but memory: never blocks."""
-        tip = self._tip
-        found = None if tip is None else self._read_tip(tip, now=True)
-        if tip is None or found is None or not found[1]:
+        sight = None if self._tip is None else self._tips.look(self._tip, now=True)
+        if sight is None or not sight.is_all:
             return None
-        data = found[0]
-        records = decode(data, 0, len(data), self.position)
-        if records:
-            self.position = records[-1].offset + 1  # type: ignore[operator]
-        self._tip = _Tip(tip.edition, tip.segment, tip.position + len(data))
-        return records
-
-    def _read_tip(self, tip: _Tip, *, now: bool = False) -> tuple[memoryview, bool] | None:
-        """The whole batches behind the tip, and whether that was all: a shorter way for those who
-        have read everything. `None` if one has to look around."""
-        observer = self._observer
-        if observer.edition() != tip.edition:
-            return None
-        size, there = _LARGEST, _LARGEST + 1
-        if observer.flush_mode is FlushMode.SYNC:
-            mark = observer.watermark_now() if now else observer.watermark()
-            if mark is None or mark.segment != tip.segment:
-                return None
-            there = mark.position - tip.position
-            size = min(size, there)
-            if size <= 0:
-                return memoryview(b""), True
-        path = segment_path(self._folder, tip.segment)
-        if now:
-            read = observer.catalog.files.read_now(path, size, tip.position)
-        else:
-            read = self._read_at(path, size, tip.position)
-        if not read:
-            return None if read is None else (memoryview(b""), True)
-        end, _next_offset, _status = check(read, 0, len(read))
-        if not end or int.from_bytes(read[8:16], "little") != self.position:
-            return None  # being written, damaged, or not what is due
-        return memoryview(read)[:end], end == len(read) and (len(read) < size or size == there)
-
-    def _read_at(self, path: str, size: int, position: int) -> bytes | None:
-        try:
-            with self._observer.catalog.files.use(path) as file:
-                return file.pread(size, position)
-        except FileNotFoundError:
-            return None
+        self._tip = sight.next
+        self.position = sight.next.offset
+        return sight.records
 
     def close(self) -> None:
         self.closed = True
@@ -185,7 +145,7 @@ class Follower:
         """The offset at which reading goes on."""
         return self._tailing.position
 
-    def _follow(self) -> Iterator[Record]:
+    def _follow(self) -> Generator[Record]:
         tailing = self._tailing
         deadline = None
         try:
@@ -212,6 +172,8 @@ class Follower:
         return self
 
     def __next__(self) -> Record:
+        if self._tailing.closed:
+            self._records.close()
         return next(self._records)
 
     def close(self) -> None:

@@ -47,6 +47,8 @@ __all__ = [
 _PIECE = 1 << 20
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)  # Linux has it
 _USED_OF_MAPS = 512  # bytes; the rest of a mapped file is there to have its blocks on the disk
+_HAS_NO_FULL_SYNC = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Entry(NamedTuple):
@@ -162,7 +164,7 @@ class OsFile:
     if sys.platform == "darwin":
 
         def sync(self) -> None:
-            fcntl.fcntl(self.fd, fcntl.F_FULLFSYNC)  # fsync leaves the data in the drive's cache
+            _sync_fully(self.fd, _ask_for_full_sync)
 
     else:
 
@@ -222,7 +224,7 @@ class OsFileSystem:
     def sync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            _sync_names(fd)
         finally:
             os.close(fd)
 
@@ -250,6 +252,31 @@ class OsFileSystem:
         return _boot_id()
 
 
+def _sync_fully(fd: int, ask: Callable[[int], object]) -> None:
+    """Sync by way of a call that not every file system has; those without get what they have. An
+    error of any other kind is a sync that failed: asking again could hide it."""
+    try:
+        ask(fd)
+    except OSError as error:
+        if error.errno not in _HAS_NO_FULL_SYNC:
+            raise
+        os.fsync(fd)
+
+
+if sys.platform == "darwin":
+
+    def _ask_for_full_sync(fd: int) -> None:
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync leaves everything in the drive's cache
+
+    def _sync_names(fd: int) -> None:
+        _sync_fully(fd, _ask_for_full_sync)
+
+else:
+
+    def _sync_names(fd: int) -> None:
+        os.fsync(fd)
+
+
 def _entry(name: str, st: os.stat_result) -> Entry:
     is_dir = (st.st_mode & 0o170000) == 0o040000
     return Entry(name, st.st_size, st.st_mtime_ns // 1_000_000, is_dir)
@@ -264,16 +291,29 @@ def _missing(path: str) -> Iterator[str]:
     return reversed(missing)
 
 
-def _boot_id() -> bytes:
-    """Linux and macOS tell the boot; elsewhere nothing does, and every unclean open is taken for a
-    power cut, which is the careful answer."""
-    try:
-        return _known_boot_id()
-    except (OSError, ValueError):
-        return os.urandom(16)
+# Drawn before there is any fork, so that parents and children agree.
+_family_id = os.urandom(16)
 
 
 @functools.cache
+def _boot_id() -> bytes:
+    """The same for all handles of a process, whatever happens to /proc meanwhile.
+
+    Linux and macOS tell the boot. Where nothing does (another system, a chroot without /proc), each
+    process counts as a boot of its own, together with those it forks. So every unclean open by
+    another one is taken for a power cut, which is the careful answer; but a reader in another
+    process takes the watermark of a live `sync` log for one of an earlier boot, and may show
+    records that are not durable yet.
+    """
+    try:
+        return _known_boot_id()
+    except (OSError, ValueError) as error:
+        # Nothing to remember: it says nothing of the system.
+        if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
+            raise
+        return _family_id
+
+
 def _known_boot_id() -> bytes:
     if sys.platform == "darwin":
         name = _sysctl(b"kern.bootsessionuuid")

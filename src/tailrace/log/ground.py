@@ -5,6 +5,12 @@ machine has locks and a page cache of its own, so that two of them may write to 
 may end in the memory of a server. A log that is written there works until the day it is damaged,
 so it is refused before that.
 
+The folders that a host shares with a virtual machine are no better: as a rule (virtiofs: unless its
+server is told otherwise) the guest keeps the locks to itself, so that the host, and every other
+guest, may write at the same time; and each of them has a page cache. As long as one guest has the
+folder to itself nothing happens, but it cannot know that. Docker Desktop runs containers in such a
+guest, where all that is not in a volume is a folder of the host.
+
 What cannot be found out is allowed: a wrong refusal stops somebody for good, and the lock still
 does what it can. Nothing is kept between calls, so this is thread-safe, and a directory that is
 mounted elsewhere later is looked at anew.
@@ -26,17 +32,17 @@ MOUNTINFO = "/proc/self/mountinfo"
 
 # File systems of other machines, of clusters, and of the host that a virtual machine runs on.
 _KERNEL = """
-    9p acfs afp afpfs afs auristorfs beegfs ceph cifs coda cvfs davfs dvs fhgfs gfs gfs2
+    9p acfs afp afpfs afs auristorfs beegfs ceph cifs coda cvfs davfs dvs fakeowner fhgfs gfs gfs2
     glusterfs gpfs kafs lustre lustre_lite mmfs ncpfs nfs nfs3 nfs4 ocfs2 orangefs panfs prl_fs
-    pvfs2 shfs smb smb2 smb3 smbfs vboxsf vmhgfs webdav wekafs
+    pvfs2 shfs smb smb2 smb3 smbfs vboxsf virtiofs vmhgfs webdav wekafs
 """
 
 # Those that a program serves: the type is `fuse.NAME`, or plain `fuse` and the source has the name.
 _PROGRAMS = """
     alluxio alluxio-fuse blobfuse blobfuse2 ceph-fuse cephfs curlftpfs cvmfs2 davfs2 fuse_dfs ftpfs
-    gcsfuse gdfuse geesefs goofys google-drive-ocamlfuse gvfsd-fuse hdfs httpfs juicefs
-    lizardfs mfs mfsmount moosefs mount-s3 mountpoint-s3 objectivefs onedriver quobyte rclone
-    s3backer s3fs s3ql saunafs seaweedfs smbnetfs sshfs vmhgfs-fuse weed xtreemfs
+    gcsfuse gdfuse geesefs goofys google-drive-ocamlfuse grpcfuse gvfsd-fuse hdfs httpfs juicefs
+    lizardfs mfs mfsmount moosefs mount-s3 mountpoint-s3 objectivefs onedriver osxfs prl_fsd quobyte
+    rclone s3backer s3fs s3ql saunafs seaweedfs smbnetfs sshfs vmhgfs-fuse weed xtreemfs
 """
 
 _NETWORK = frozenset(_KERNEL.split())
@@ -63,8 +69,8 @@ class Mount(NamedTuple):
 
 
 def refuse_network(path: str, *, mountinfo: str = MOUNTINFO) -> None:
-    """Raise `ConfigError` if `path` is on a network or cluster file system. It need not exist: the
-    nearest directory above it that does decides."""
+    """Raise `ConfigError` if `path` is on a file system of a network, a cluster or a host. It need
+    not exist: the nearest directory above it that does decides."""
     try:
         if sys.platform == "linux":
             mount = _ask_mountinfo(path, mountinfo)
@@ -77,7 +83,8 @@ def refuse_network(path: str, *, mountinfo: str = MOUNTINFO) -> None:
             f"{path} is on a file system of type {mount.type} (mounted at {mount.point}), and a "
             "log cannot be written there: locks and the page cache are not shared between "
             "machines, so two writers could damage the log, and fsync may not mean what it says. "
-            "Put the log on a local disk; reading it with read_only=True still works"
+            "Put the log on a local disk (with Docker Desktop: in a volume, not in a folder of the "
+            "host); reading it with read_only=True still works"
         )
 
 

@@ -152,13 +152,15 @@ class _Attendance:
 class Hub:
     """What changes, and who waits for it.
 
-    All of it is guarded by the lock, but for `leader`, which anybody may look at, and the
-    attendances, which belong each to the thread of its loop. The lock is held for moments. Under
-    it nothing is logged and nothing waits, because the garbage collector may want it anywhere.
+    All of it is guarded by the lock, but for `leader` and `news`, which anybody may look at, and
+    the attendances, which belong each to the thread of its loop. The lock is held for moments.
+    Under it nothing is logged and nothing waits, because the garbage collector may want it
+    anywhere.
     """
 
     def __init__(self) -> None:
         self.leader: Thread | None = None
+        self.news = 0  # how often anybody was told anything
         self._lock = threading.Lock()
         self._changes: Changes[Ear] = Changes()
         self._queue: dict[Thread, None] = {}  # who waits, in the order in which they came
@@ -357,6 +359,7 @@ class Hub:
             self._tidy()
 
     def _tell(self, ears: Iterable[Ear], here: object) -> None:
+        self.news += 1  # first: who finds that it is told must not find it unchanged
         for ear in ears:
             ear.tick += 1
             for sleeper in list(ear.sleepers):

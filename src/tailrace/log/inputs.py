@@ -11,6 +11,7 @@ from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 
 __all__ = [
     "check_records",
+    "check_timeout",
     "check_whole",
     "checked_mode",
     "checked_sequence",
@@ -74,6 +75,11 @@ def checked_mode(mode: str, exclusive: bool, read_only: bool) -> str:
 def check_whole(name: str, number: object, meaning: str) -> None:
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{name} is {meaning}, a whole number, not {number!r}")
+
+
+def check_timeout(timeout: object) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float | None):
+        raise TypeError(f"timeout is a number of seconds, or None for ever, not {timeout!r}")
 
 
 def checked_sequence(producer: str | None, sequence: int | None) -> tuple[str, int]:

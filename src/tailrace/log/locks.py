@@ -13,14 +13,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import threading
 import weakref
+from collections.abc import Callable
+
+from tailrace.kernel import lock_now, unlock
 
 __all__ = ["ProcessLock"]
-
-_EXCLUSIVE_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
-_UNLOCK = fcntl.LOCK_UN
 
 
 # No fork comes between opening a file and knowing of it.
@@ -31,12 +32,15 @@ _open: weakref.WeakSet[ProcessLock] = weakref.WeakSet()
 class ProcessLock:
     """A lock on a file, which is made if it is missing. Free until `acquire`."""
 
-    __slots__ = ("__weakref__", "_fd")
+    __slots__ = ("__weakref__", "_fd", "acquire_now", "release")
 
     def __init__(self, path: str) -> None:
         with _opening:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             _open.add(self)
+        # Not methods, because each append calls them. The first is `acquire(wait=False)`.
+        self.acquire_now: Callable[[], bool] = functools.partial(lock_now, self._fd)
+        self.release: Callable[[], None] = functools.partial(unlock, self._fd)
 
     def acquire(self, *, shared: bool = False, wait: bool = True) -> bool:
         """Take it, alone or together with others who share it; false if somebody has it and we
@@ -49,20 +53,6 @@ class ProcessLock:
                 return False
             raise
         return True
-
-    def acquire_now(self) -> bool:
-        """The same as `acquire(wait=False)`: the usual case, so with nothing to choose."""
-        try:
-            fcntl.flock(self._fd, _EXCLUSIVE_NOW)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                return False
-            raise
-        return True
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            fcntl.flock(self._fd, _UNLOCK)
 
     def read_note(self) -> bytes:
         """What the file says, for people: nothing hangs on it."""
@@ -83,12 +73,21 @@ class ProcessLock:
     def disown(self) -> None:
         """In a forked child, close our descriptor: the lock is the parent's."""
         fd, self._fd = self._fd, -1
+        self.acquire_now, self.release = _refuse, _nothing
         if fd >= 0:
             os.close(fd)
 
     def __del__(self) -> None:
         if hasattr(self, "_fd"):  # not if it could not be opened
             self.close()
+
+
+def _refuse() -> bool:
+    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def _nothing() -> None:
+    """There is nothing to release."""
 
 
 def _disown_all() -> None:

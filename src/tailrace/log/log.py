@@ -11,7 +11,7 @@ from time import time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
-from tailrace.errors import Closed, NotWritten, OffsetOutOfRange
+from tailrace.errors import Closed, ConfigError, NotWritten, OffsetOutOfRange
 from tailrace.kernel import (
     HEADER_SIZE,
     MAX_COUNT,
@@ -31,6 +31,7 @@ from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.log.ground import refuse_network
 from tailrace.log.inputs import (
     check_records,
+    check_timeout,
     check_whole,
     checked_mode,
     checked_sequence,
@@ -44,6 +45,7 @@ from tailrace.log.reader import View
 from tailrace.log.retention import VacuumReport
 from tailrace.log.segments import Catalog
 from tailrace.log.tail import NEXT_OFFSET
+from tailrace.log.tip import Tips
 from tailrace.log.writer import Writer
 
 if TYPE_CHECKING:
@@ -82,8 +84,14 @@ class Batch:
 class Log:
     """A durable log in a directory: append records, read them by offset or by time.
 
-    One process writes, any number read (`read_only=True`). Inside a process share one `Log` among
-    threads and tasks: every method is thread-safe.
+    Any number of processes write and read it at once. Inside a process share one `Log` among
+    threads and tasks: every method is thread-safe. A forked child may go on with its parent's: its
+    next call opens the log anew.
+
+    In mode `"owner"` a handle that appends without a pause, and finds itself alone, keeps the turn
+    to write, and gives it back when somebody asks; in mode `"shared"` it takes it for each append.
+    `exclusive=True` keeps other writers out: they get `Locked`, which names the holder.
+    `read_only=True` writes nothing, not even repairs.
 
     `flush` is the log's promise, fixed when it is created: with `"sync"` a receipt is done when its
     records are on the disk, and readers see nothing before; with `"async"` it is done at once and
@@ -105,6 +113,8 @@ class Log:
         **options: Any,
     ) -> None:
         self.path = os.fspath(path)
+        if not self.path:
+            raise ConfigError("path: it is empty; name the folder of the log ('.' is this one)")
         self.read_only = read_only
         self.options = LogOptions.parse(flush=flush, **options)
         self._mode = checked_mode(mode, exclusive, read_only)
@@ -119,7 +129,7 @@ class Log:
         self._writer: Writer | None = None
         self._committer: Committer | None = None
         self._followers: weakref.WeakSet[Follower] = weakref.WeakSet()
-        self._closed = True
+        self._closed = self._is_let_go = True
         self._is_inherited = False
         self._opening = threading.Lock()
         self._open()
@@ -143,7 +153,8 @@ class Log:
             self._writer = writer
             # What a receipt has to wait for: nothing, unless this handle is `sync`.
             self._committer = writer.committer if writer.flush_mode is FlushMode.SYNC else None
-        self._closed = False
+        self._tips = Tips(self._observer, folder)
+        self._closed = self._is_let_go = False
 
     def _disown(self) -> None:
         """We are in a forked child: what is open is the parent's. Whatever is asked of this log
@@ -331,6 +342,7 @@ class Log:
         With `follow` it goes on with what any process appends, as soon as it may be seen, until
         the log or the follower is closed, or nothing has come for `timeout` seconds.
         """
+        check_timeout(timeout)
         if follow:
             follower = Follower(self.tail(start, end, timestamp=timestamp), timeout)
             self._followers.add(follower)
@@ -347,7 +359,7 @@ class Log:
     ) -> Tailing:
         """A position from which to read on, for those who wait in their own way."""
         _view, first, _last = self._range(start, end, timestamp)
-        return Tailing(self._observer, self._folder, self._records, first, end)
+        return Tailing(self._observer, self._tips, self._folder, self._records, first, end)
 
     def _records(self, view: View, first: int, last: int) -> Iterator[Record]:
         for region in self._observer.reader.regions(view, first, last):
@@ -512,9 +524,9 @@ class Log:
         return report
 
     def close(self) -> None:
-        """Flush and close; a second close does nothing."""
-        if not self._closed:
-            self._closed = True
+        """Flush and close; a second close does nothing, or what an interrupt left undone."""
+        self._closed = True
+        if not self._is_let_go:
             for follower in list(self._followers):
                 follower.close()
             try:
@@ -522,12 +534,13 @@ class Log:
                     self._writer.close()
             finally:
                 self._observer.close()
+            self._is_let_go = True
 
     def __del__(self) -> None:
         # Dropped without a close, which is no worse than a crash: nothing is written, and the next
         # open, perhaps in this process, recovers.
-        if not getattr(self, "_closed", True):
-            self._closed = True
+        if not getattr(self, "_is_let_go", True):
+            self._closed = self._is_let_go = True
             self._observer.close()
             if self._writer is not None:
                 self._writer.abandon()

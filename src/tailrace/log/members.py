@@ -6,7 +6,8 @@ it. An exclusive writer keeps it alone. Joining and leaving happen with the turn
 comes between the question and the answer.
 
 What the file says is for people and messages; a process that was killed stays in it until the next
-one joins.
+one joins, or, if it was another machine's or container's, until somebody comes first or many others
+have come.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = ["Member", "Members"]
 
 NAME = "members"
 _LONGEST = 1 << 16
+_MOST = 128  # in a note, which is then short enough to be read as a whole
 
 
 class Member(NamedTuple):
@@ -37,8 +39,8 @@ class Member(NamedTuple):
 
     @property
     def running(self) -> bool | None:
-        """Is there such a process? `None` when it is another machine's, which cannot be asked.
-        Another process may have got the pid: only words may hang on this."""
+        """Is there such a process? `None` when it is another machine's or container's, which cannot
+        be asked. Another process may have got the pid: only words may hang on this."""
         if self.host != os.uname().nodename:
             return None
         try:
@@ -50,10 +52,14 @@ class Member(NamedTuple):
         return True
 
     def __str__(self) -> str:
-        if self.pid == os.getpid():
-            return f"another Log in this process (pid {self.pid})"
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        return f"pid {self.pid} on {self.host} since {since}"
+        try:
+            since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.since))
+        except (OverflowError, OSError):  # no calendar reaches so far
+            since = str(self.since)
+        text = f"pid {self.pid} on {self.host} since {since}"
+        # In containers many a process has the same pid.
+        is_ours = self.pid == os.getpid() and self.host == os.uname().nodename
+        return f"another Log in this process ({text})" if is_ours else text
 
 
 class Members:
@@ -73,8 +79,9 @@ class Members:
             self._refuse()
         if alone and not exclusive:
             self._lock.acquire(shared=True)
-        others = [] if alone else [m for m in parse(self._lock.read_note()) if m.running]
-        self._write([*others, self._me])
+        others = [] if alone else _not_gone(parse(self._lock.read_note()))
+        # Those who cannot be asked would pile up; the list is in the order of coming.
+        self._write([*others, self._me][-_MOST:])
         return alone
 
     def _refuse(self) -> None:
@@ -82,7 +89,7 @@ class Members:
         if self._me.mode != "exclusive":
             advice = "it was opened with exclusive=True; open it with read_only=True to read"
         # If those who run are not in the note, it could not be written.
-        others = [m for m in parse(self._lock.read_note()) if m.running is not False]
+        others = _not_gone(parse(self._lock.read_note()))
         holder = str(others[0]) if others else "another process"
         if len(others) > 1:
             holder += f" and {len(others) - 1} more"
@@ -107,8 +114,11 @@ class Members:
     @staticmethod
     def find(fs: FileSystem, folder: str) -> list[Member]:
         """Those who have the log open for writing, as far as one can tell without a lock."""
-        members = parse(read_file(fs, side_path(folder, NAME), _LONGEST) or b"")
-        return [member for member in members if member.running is not False]
+        return _not_gone(parse(read_file(fs, side_path(folder, NAME), _LONGEST) or b""))
+
+
+def _not_gone(members: list[Member]) -> list[Member]:
+    return [member for member in members if member.running is not False]
 
 
 def parse(note: bytes) -> list[Member]:

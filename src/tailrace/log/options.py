@@ -16,6 +16,9 @@ __all__ = ["FlushMode", "LogOptions", "Retention"]
 # What a queue's configuration calls them.
 _RETENTION_ALIASES = {"max_length_bytes": "max_bytes", "max_length_messages": "max_records"}
 
+# What a log takes besides, by itself: for the message to somebody who mistyped one.
+_OF_THE_LOG = ("exclusive", "mode", "read_only", "upkeep")
+
 _CODECS = {"none": NONE, "s2": S2, "zstd": ZSTD}
 
 # A position in an index is 32 bits, and one batch may overshoot nothing: it is counted first.
@@ -96,9 +99,7 @@ class LogOptions:
     def parse(cls, **given: Any) -> LogOptions:
         unknown = given.keys() - _PARSERS.keys()
         if unknown:
-            raise ConfigError(
-                f"{min(unknown)}: unknown option; a log takes {', '.join(sorted(_PARSERS))}"
-            )
+            raise ConfigError(_describe_unknown(min(unknown)))
         fields: dict[str, Any] = {}
         for key, value in given.items():
             if value is not None:
@@ -116,6 +117,14 @@ class LogOptions:
         _between("open_files", self.open_files, 1, 2**20)
         _between("flush_interval", self.flush_interval_ms, 1, 2**50)
         _between("retention_check_interval", self.retention_check_interval_ms, 1, 2**50)
+
+
+def _describe_unknown(key: str) -> str:
+    from difflib import get_close_matches  # only a mistake needs it
+
+    names = sorted((*_PARSERS, *_OF_THE_LOG))
+    meant = "".join(f" (did you mean {name}?)" for name in get_close_matches(key, names, n=1))
+    return f"{key}: unknown option{meant}; a log takes {', '.join(names)}"
 
 
 def _between(key: str, value: int, low: int, high: int) -> None:

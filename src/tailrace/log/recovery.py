@@ -166,11 +166,7 @@ def _unfinished_files(fs: FileSystem, folder: str) -> list[str]:
         entries = fs.list(folder)
     except FileNotFoundError:
         return []
-    return [
-        os.path.join(folder, entry.name)
-        for entry in entries
-        if entry.name.endswith(".tmp")
-    ]
+    return [os.path.join(folder, entry.name) for entry in entries if entry.name.endswith(".tmp")]
 
 
 def _without_deleted(found: Diagnosis, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:

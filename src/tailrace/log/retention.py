@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tailrace.log.options import Retention
-from tailrace.log.segments import Catalog, Extent
+from tailrace.log.segments import Catalog, Extent, list_segments, remove_segment, sealed_before
 
-__all__ = ["VacuumReport", "count_expired"]
+__all__ = ["VacuumReport", "count_expired", "delete_before"]
 
 
 class VacuumReport(NamedTuple):
@@ -56,3 +56,29 @@ def count_expired(
         if not expired:
             return i
     return len(extents)
+
+
+def delete_before(catalog: Catalog, active: int, start_offset: int) -> VacuumReport:
+    """Delete the segments before the active one that are all below the log start offset: those
+    that were just let go, and what others left who were killed while they did this. Somebody else
+    may be at it now."""
+    fs, folder = catalog.fs, catalog.folder
+    listed = [e for e in list_segments(fs, folder).extents if e.size and e.base < active]
+    kept = set(sealed_before(tuple(listed), active, start_offset))
+    deleted: list[Extent] = []
+    failure: OSError | None = None
+    for extent in listed:
+        if extent in kept:
+            break
+        try:
+            remove_segment(fs, folder, extent.base)
+        except OSError as error:  # the others may go all the same
+            failure = failure or error
+            continue
+        catalog.forget(extent.base)
+        deleted.append(extent)
+    if deleted:
+        fs.sync_dir(folder)
+    if failure is not None:
+        raise failure
+    return VacuumReport(len(deleted), sum(extent.size for extent in deleted), start_offset)

@@ -18,6 +18,7 @@ Nothing here is thread-safe: the log's lock (or recovery's solitude) guards it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -470,13 +471,12 @@ class Gaps:
         self._gaps: dict[tuple[int, int], Gap] = {}
 
     def load(self) -> None:
-        self._gaps.clear()
-        try:
+        """At one stroke: who reads in another thread looks at them any time."""
+        data = b""
+        with contextlib.suppress(FileNotFoundError):
             size = self._fs.stat(self._path).size
-        except FileNotFoundError:
-            return
-        for gap in self.parse(read_file(self._fs, self._path, size) or b""):
-            self._gaps[gap.first, gap.next] = gap
+            data = read_file(self._fs, self._path, size) or b""
+        self._gaps = {(gap.first, gap.next): gap for gap in self.parse(data)}
 
     @staticmethod
     def parse(data: bytes) -> list[Gap]:
@@ -506,8 +506,7 @@ class Gaps:
         finally:
             file.close()
         self._fs.sync_dir(os.path.join(self._folder, FOLDER))
-        for gap in new:
-            self._gaps[gap.first, gap.next] = gap
+        self._gaps = self._gaps | {(gap.first, gap.next): gap for gap in new}
 
     def all(self) -> list[Gap]:
         return sorted(self._gaps.values())

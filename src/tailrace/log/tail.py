@@ -137,6 +137,15 @@ class Tail:
 
     # --- other writers ----------------------------------------------------------------------
 
+    def go_on(self, segment: int, size: int, next_offset: int) -> bool:
+        """Go on where another writer has left the segment, if we are blind to it already: what
+        writers do who take turns. True if there is nothing else to do."""
+        file, base, known_size, _next_offset, past = self.state
+        if segment != base or not self._blind or not known_size:
+            return False
+        self.state = (file, base, size, next_offset, past)
+        return True
+
     def follow(self, note: Note, sealed: tuple[Extent, ...] | None) -> None:
         """Go on where another writer has left the log; `sealed` are the segments before the active
         one, if they have changed. Doing it twice does no harm."""

@@ -36,8 +36,17 @@ logger = logging.getLogger("tailrace")
 _UNDISTURBED = 64
 _UNDISTURBED_S = 0.1
 
+# How long, and how often, one waits for the end of somebody's append before one asks for the turn.
+_LINGER_US = 50
+_CATCHES = 50
+
 # A waiter that died leaves the attention byte set. So often does a writer look whether it is true.
 _DOUBTS = 256
+
+# How often somebody looks who does not wait for ever: nothing tells him that a lock is free.
+_LOOK_S = 0.001
+
+_HAS_COMPANY = (os.cpu_count() or 1) > 1  # on one processor nobody writes while we look on
 
 
 class Turn:
@@ -52,19 +61,35 @@ class Turn:
         self._owner = mode == "owner"
         self._lock = fs.lock(side_path(folder, "lock"))
         self._gate = fs.lock(side_path(folder, "lock.next"))
+        self.take_now = self._lock.acquire_now  # true if nobody has it; then it is `held`
         self._undisturbed = 0
         self._undisturbed_since = 0.0
         self._asked = 0
 
     def take(self) -> None:
         """Wait for the turn."""
+        if not self.take_now():
+            self.wait()
+        self.held = True
+
+    def wait(self) -> None:
+        """Take it when the others let us."""
         try:
-            if not self._lock.acquire_now():
+            if not self._catch():
                 self._queue()
-            self.held = True
         except BaseException:
             self._lock.release()
             raise
+
+    def _catch(self) -> bool:
+        """Most likely somebody is in the middle of an append, which takes a few microseconds. To be
+        put to sleep and woken takes more, and it is the other one who pays for the waking."""
+        for _attempt in range(_CATCHES if _HAS_COMPANY else 0):
+            if self.memory[ATTENTION] or not self.board.notes.linger(_LINGER_US):
+                return False
+            if self._lock.acquire_now():
+                return True
+        return False
 
     def _queue(self) -> None:
         self._gate.acquire()
@@ -108,7 +133,7 @@ class Turn:
 
     def disturbed(self) -> None:
         """There are others, or nothing to do."""
-        self.shares = True
+        self.shares = not self.exclusive
         self._undisturbed = 0
         self._undisturbed_since = time.monotonic()
 
@@ -127,11 +152,15 @@ class FlushTurn:
         self._board = board
         self._lock = fs.lock(side_path(folder, "lock.flush"))
 
-    def wait(self) -> bool:
+    def wait(self, deadline: float | None = None) -> bool:
         """Wait for whoever has it; false if nobody does, and then it is ours already."""
         if self._lock.acquire_now():
             return False
-        self._lock.acquire(shared=True)  # with all who wait: they pass together
+        # With all who wait: they pass together.
+        while not self._lock.acquire(shared=True, wait=deadline is None):
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError("another process is still flushing")
+            time.sleep(_LOOK_S)
         self._lock.release()
         return True
 

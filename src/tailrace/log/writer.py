@@ -29,8 +29,8 @@ from tailrace.log.producer_table import ProducerTable
 from tailrace.log.producers import Appended
 from tailrace.log.reader import Reader, View
 from tailrace.log.recovery import Diagnosis, diagnose, treat
-from tailrace.log.retention import VacuumReport, count_expired
-from tailrace.log.segments import Catalog, Extent, list_segments, remove_segment, sealed_before
+from tailrace.log.retention import VacuumReport, count_expired, delete_before
+from tailrace.log.segments import Catalog, Extent, list_segments, sealed_before
 from tailrace.log.sidefiles import (
     CleanMarker,
     Gaps,
@@ -288,6 +288,7 @@ class Writer:
         if self._upkeep is not None:
             self._upkeep.stop()
         self._closed = True
+        self.committer.abandon()
         self.tail.stop()
         self._resources.close()
 
@@ -315,10 +316,11 @@ class Writer:
         """Wait for the turn, and catch up with what others did in theirs. Under `lock`."""
         turn = self.turn
         try:
-            turn.take()
+            if not turn.take_now():
+                turn.wait()
+            turn.held = True
             if not self.board.notes.enter():  # somebody else was here
                 self._catch_up()
-                self.board.begin()
         except BaseException as error:
             self._check_open()
             turn.give()
@@ -333,7 +335,13 @@ class Writer:
 
     def _catch_up(self) -> None:
         """Others have written, or died while they did."""
-        board = self.board
+        board, adopted = self.board, self.board.notes.adopt()
+        self.turn.disturbed()
+        self.producers.has_news = True
+        if adopted is not None and adopted[4] == self._layout and not board.poisoned:
+            segment, size, next_offset, self._start_offset, _layout = adopted
+            if self.tail.go_on(segment, size, next_offset):
+                return
         failure = self._flush_turn.failure()
         if failure is not None:
             self.committer.failure = self.committer.failure or failure
@@ -342,11 +350,10 @@ class Writer:
         has_moved = note.segment != self.tail.base or layout != self._layout
         self._start_offset = note.start_offset
         self.tail.follow(note, self._list_sealed(note) if has_moved else None)
-        self.producers.has_news = True
         self._layout = layout
-        if board.is_being_written:
+        if adopted is None:
             self._take_over()
-        self.turn.disturbed()
+            board.begin()
 
     def end_turn(self) -> None:
         """Tell the others how far the log is written, and let them have the turn, unless we may
@@ -574,25 +581,19 @@ class Writer:
                 self._options.retention,
                 time.time_ns() // 1_000_000,
             )
-            if not expired:
-                return VacuumReport(0, 0, self._start_offset)
-            if self.flush_mode is not FlushMode.NONE:
-                self.committer.flush()  # what is kept instead must not go with a power cut
-            if expired == len(extents) and extents[-1].base == self.tail.base:
-                self.tail.roll()
-            survivors = extents[expired:]
-            # The start moves before the first file goes: a crash in between leaves files that the
-            # next open removes, never a log that starts below what it has.
-            self._raise_start(survivors[0].base if survivors else self.tail.base)
-            self.tail.drop(expired)
-            self._bump_layout()
-            doomed = extents[:expired]
-        for extent in doomed:
-            remove_segment(self._fs, self._folder, extent.base)
-            self.catalog.forget(extent.base)
-        self._fs.sync_dir(self._folder)
-        size = sum(extent.size for extent in doomed)
-        return VacuumReport(len(doomed), size, self._start_offset)
+            if expired:
+                if self.flush_mode is not FlushMode.NONE:
+                    self.committer.flush()  # what is kept instead must not go with a power cut
+                if expired == len(extents) and extents[-1].base == self.tail.base:
+                    self.tail.roll()
+                survivors = extents[expired:]
+                # The start moves before the first file goes: a crash in between leaves files that
+                # the next vacuum removes, never a log that starts below what it has.
+                self._raise_start(survivors[0].base if survivors else self.tail.base)
+                self.tail.drop(expired)
+                self._bump_layout()
+            active, start_offset = self.tail.base, self._start_offset
+        return delete_before(self.catalog, active, start_offset)
 
     def _check_open(self) -> None:
         if self._closed:

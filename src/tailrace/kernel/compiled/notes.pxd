@@ -6,6 +6,7 @@ from cpython.buffer cimport Py_buffer
 cdef extern from "notes.h" nogil:
     unsigned char tailrace_load_phase(const unsigned char*)
     void tailrace_store_phase(unsigned char*, unsigned char)
+    int tailrace_await_phase(const unsigned char*, unsigned char, int)
 
 cdef class Notes:
     cdef Py_buffer view

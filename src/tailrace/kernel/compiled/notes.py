@@ -11,6 +11,7 @@ from cython.cimports.cpython.buffer import (
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.tailrace.kernel.compiled.notes import (
+    tailrace_await_phase,
     tailrace_load_phase,
     tailrace_store_phase,
 )
@@ -61,6 +62,21 @@ class Notes:
         tailrace_store_phase(page + _PHASE, phase | _WRITING)
         return True
 
+    def adopt(self):
+        """Begin to write where somebody else has left off: the numbers of the note that counts. If
+        somebody writes, or died meanwhile, nothing happens, and it is `None`."""
+        page: cython.p_uchar = self.page
+        if page == cython.NULL:
+            raise ValueError("the notes are closed")
+        phase: cython.uchar = tailrace_load_phase(page + _PHASE)
+        if phase > 1:
+            return None
+        note: cython.pointer[uint64_t] = cython.cast(
+            cython.pointer[uint64_t], page + _FIRST + phase * _APART
+        )
+        tailrace_store_phase(page + _PHASE, phase | _WRITING)
+        return note[0], note[1], note[2], note[3], note[4]
+
     def put(
         self,
         first: uint64_t,
@@ -83,6 +99,14 @@ class Notes:
         self.mine[5] = first * _A + second * _B + third * _C + fourth * _D + fifth * _E
         memcpy(page + _FIRST + other * _APART, self.mine, _SIZE)
         tailrace_store_phase(page + _PHASE, other | _WRITING if writing else other)
+
+    def linger(self, microseconds: cython.int):
+        """Wait for whoever writes, but not long: without giving the processor away. Returns whether
+        nobody does."""
+        page: cython.p_uchar = self.page
+        if page == cython.NULL:
+            raise ValueError("the notes are closed")
+        return tailrace_await_phase(page + _PHASE, _WRITING, microseconds) != 0
 
     def close(self):
         """Let go of the memory; nothing else may be called after it."""

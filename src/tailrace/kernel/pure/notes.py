@@ -8,6 +8,7 @@ and then the phase changes, in one store: whoever dies on the way leaves the old
 from __future__ import annotations
 
 import struct
+from time import perf_counter_ns
 
 from tailrace.kernel.layout import NOTE_PHASE, NOTE_PLACES, NOTE_WRITING, note_check
 
@@ -39,6 +40,17 @@ class Notes:
         memory[NOTE_PHASE] = phase | NOTE_WRITING
         return True
 
+    def adopt(self) -> tuple[int, int, int, int, int] | None:
+        """Begin to write where somebody else has left off: the numbers of the note that counts. If
+        somebody writes, or died meanwhile, nothing happens, and it is `None`."""
+        memory = self._memory
+        phase = memory[NOTE_PHASE]
+        if phase > 1:
+            return None
+        first, second, third, fourth, fifth, _check = _unpack(memory, NOTE_PLACES[phase])
+        memory[NOTE_PHASE] = phase | NOTE_WRITING
+        return first, second, third, fourth, fifth
+
     def put(
         self, first: int, second: int, third: int, fourth: int, fifth: int, writing: bool
     ) -> None:
@@ -50,6 +62,15 @@ class Notes:
         _pack(memory, NOTE_PLACES[other], *note)
         self._mine = note
         memory[NOTE_PHASE] = other | NOTE_WRITING if writing else other
+
+    def linger(self, microseconds: int) -> bool:
+        """Wait for whoever writes, but not long: without giving the processor away. Returns whether
+        nobody does."""
+        memory, end = self._memory, perf_counter_ns() + 1_000 * microseconds
+        while memory[NOTE_PHASE] & NOTE_WRITING:
+            if perf_counter_ns() >= end:
+                return False
+        return True
 
     def close(self) -> None:
         """Let go of the memory; nothing else may be called after it."""

@@ -8,6 +8,7 @@ import re
 from typing import NamedTuple
 
 from tailrace.log.fs import OsFileSystem
+from tailrace.log.ground import find_mount
 from tailrace.log.members import Member, Members
 from tailrace.log.sidefiles import side_path
 
@@ -44,18 +45,18 @@ class Holders(NamedTuple):
     locks: tuple[LockState, ...]
 
 
-def find_holders(folder: str, proc_locks: str = "/proc/locks") -> Holders:
+def find_holders(folder: str, proc: str = "/proc") -> Holders:
     """Look at a log's locks."""
     try:
-        with open(proc_locks) as file:
+        with open(f"{proc}/locks") as file:
             table: list[re.Match[str]] | None = list(_LINE.finditer(file.read()))
     except OSError:
         table = None
-    locks = tuple(_state(folder, name, table) for name in LOCKS)
+    locks = tuple(_state(folder, name, table, proc) for name in LOCKS)
     return Holders(tuple(Members.find(OsFileSystem(), folder)), locks)
 
 
-def _state(folder: str, name: str, table: list[re.Match[str]] | None) -> LockState:
+def _state(folder: str, name: str, table: list[re.Match[str]] | None, proc: str) -> LockState:
     path = side_path(folder, LOCKS[name])
     if table is None:
         return LockState(name, path, None, None, None)
@@ -63,8 +64,10 @@ def _state(folder: str, name: str, table: list[re.Match[str]] | None) -> LockSta
         st = os.stat(path)
     except FileNotFoundError:  # nobody has ever taken it
         return LockState(name, path, False, (), ())
-    place = (os.major(st.st_dev), os.minor(st.st_dev), st.st_ino)
-    mine = [entry for entry in table if _place(entry) == place]
+    device = _find_device(path, st, proc)
+    mine = [entry for entry in table if _place(entry) == (device, st.st_ino)]
+    if device != st.st_dev:
+        mine = [entry for entry in mine if _may_have_open(int(entry["pid"]), st, proc)]
     holders = [entry for entry in mine if not entry["waits"]]
     return LockState(
         name,
@@ -75,5 +78,29 @@ def _state(folder: str, name: str, table: list[re.Match[str]] | None) -> LockSta
     )
 
 
-def _place(entry: re.Match[str]) -> tuple[int, int, int]:
-    return int(entry["major"], 16), int(entry["minor"], 16), int(entry["inode"])
+def _place(entry: re.Match[str]) -> tuple[int, int]:
+    return os.makedev(int(entry["major"], 16), int(entry["minor"], 16)), int(entry["inode"])
+
+
+def _find_device(path: str, st: os.stat_result, proc: str) -> int:
+    """The number of the mounted file system, which the table of locks goes by. `stat` may give
+    another: on btrfs that of the subvolume."""
+    try:
+        with open(f"{proc}/self/mountinfo", "rb") as file:
+            mount = find_mount(file.read(), path, st.st_dev)
+        if mount is None:
+            return st.st_dev
+        major, minor = map(int, mount.device.split(":"))
+    except (OSError, ValueError):
+        return st.st_dev
+    return os.makedev(major, minor)
+
+
+def _may_have_open(pid: int, st: os.stat_result, proc: str) -> bool:
+    """Has a process this very file open, as far as one may look? Subvolumes, and snapshots above
+    all, number their files alike, and the table does not tell them apart."""
+    try:
+        with os.scandir(f"{proc}/{pid}/fd") as descriptors:
+            return any(os.path.samestat(os.stat(entry.path), st) for entry in descriptors)
+    except OSError:
+        return True
