@@ -795,3 +795,12 @@ def test_an_async_with_that_is_cancelled_leaves_nothing(filled: Path) -> None:
                 await until(lambda: kernel_watches() == 0)
 
     run(work())
+
+
+def test_a_timeout_that_is_none(path: Path) -> None:
+    async def work() -> None:
+        async with aio.Log(path) as log:
+            with pytest.raises(TypeError, match="timeout is a number of seconds"):
+                log.read(follow=True, timeout="1")  # type: ignore[arg-type]
+
+    run(work())

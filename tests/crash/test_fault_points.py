@@ -14,8 +14,17 @@ from tailrace.testing import FaultyFileSystem
 from tests.crash.workloads import WORKLOADS
 from tests.crash.world import SIDE_FOLDER
 
-# A file that is replaced is written under a temporary name.
-REPLACED = ("log.json", "clean", "producers", "poisoned", "seals")
+# A file that is replaced is written under a temporary name, and so is one of slots when it is made.
+REPLACED = (
+    "log.json",
+    "clean",
+    "producers",
+    "poisoned",
+    "seals",
+    "watermark",
+    "reserved",
+    "start",
+)
 
 FAULT_POINTS = {
     "list": "log side",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.kernel.layout import NOTE_PHASE
 from tailrace.log.board import SIZE, Board, Note
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.turn import FlushTurn
@@ -49,7 +50,7 @@ def test_a_writer_that_dies_leaves_the_note_before(disk: SimulatedDisk, board: B
     other = Board(disk, FOLDER)
     assert other.is_being_written
     assert other.note() == Note(0, 100, 2, 0)
-    place = 64 if board.memory[7] & 1 else 128  # where the next one would go
+    place = 64 if board.memory[NOTE_PHASE] & 1 else 128  # where the next one would go
     board.memory[place : place + 24] = b"\xff" * 24
     assert other.note() == other.peek() == Note(0, 100, 2, 0)
     put(other, 0, 150, 3)
@@ -59,7 +60,7 @@ def test_a_writer_that_dies_leaves_the_note_before(disk: SimulatedDisk, board: B
 
 def test_a_note_that_is_being_changed(board: Board) -> None:
     put(board, 0, 50, 1)
-    place = 128 if board.memory[7] & 1 else 64
+    place = 128 if board.memory[NOTE_PHASE] & 1 else 64
     board.memory[place + 8] += 1
     assert board.peek() is None
 
@@ -138,7 +139,7 @@ def test_when_it_is_believed(disk: SimulatedDisk) -> None:
     assert is_up(other)
     board.take_down()
     assert not is_up(other)
-    for position in (0, 4, 32):  # magic, format, boot
+    for position in (0, 4, 24):  # magic, format, boot
         board.set_up(NOTHING)
         assert is_up(other)
         board.memory[position] ^= 1

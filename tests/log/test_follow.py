@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tailrace import Closed, Corrupt, Follower, Log, OffsetOutOfRange
+from tailrace.log import changes
+from tailrace.log import follow as follow_module
 from tailrace.log.fs import OsFileSystem
+from tailrace.log.watch import Watch
 from tailrace.testing import FaultyFileSystem
 from tests.log.following import OtherProcess, Ping
 from tests.log.helpers import (
@@ -527,9 +532,8 @@ def test_close_while_it_reads(path: Path) -> None:
             follower = handle.read(follow=True)
             assert next(follower).offset == 0
             follower.close()
-            rest = offsets(follower)
-            assert rest == [*range(1, len(rest) + 1)]
-            assert not list(follower)
+            assert not list(follower), "there is more to read, but nobody wants it"
+            assert follower.position == 1
             if handle is not log:
                 handle.close()
 
@@ -800,3 +804,93 @@ print(json.dumps(seen))
         appending.start()
         assert run_python(code, path) == [*range(100)]
         appending.join()
+
+
+def test_what_comes_while_the_watch_is_changed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader of an empty folder learns that it has become a `sync` log, of which other files tell
+    what is new. What becomes durable meanwhile is not lost on it."""
+    path.mkdir()
+    with Log(path, read_only=True) as reader:
+        tailing = reader.tail()
+        assert not list(tailing.poll())
+        with Log(path, flush="sync") as log:
+
+            class LateWatch(Watch):
+                def __init__(self, *paths: str, names_in: Sequence[str]) -> None:
+                    log.append_one(b"meanwhile").wait()
+                    super().__init__(*paths, names_in=names_in)
+
+            log.append_one(b"before").wait()
+            monkeypatch.setattr(follow_module, "Watch", LateWatch)
+            assert values(tailing.poll()) == [b"before", b"meanwhile"]
+        tailing.close()
+
+
+def test_one_read_serves_all_who_follow(path: Path, follow: Follow) -> None:
+    fs = FaultyFileSystem(OsFileSystem())
+    with Log(path, flush="async", upkeep=False) as log, Log(path, read_only=True, fs=fs) as reader:
+        fill(log, 3)
+        followings = [follow(reader.read(follow=True)) for _ in range(20)]
+        for following in followings:
+            following.sees(0, 1, 2)
+        fill(log, 1)  # from here on they are at the end
+        for following in followings:
+            following.sees(0, 1, 2, 3)
+        for following in followings:
+            asleep(following)
+        before = len(fs.calls)
+        log.append_one(b"4")
+        for following in followings:
+            following.sees(0, 1, 2, 3, 4)
+        reads = [call for call in fs.calls[before:] if call.op == "pread"]
+        assert len(reads) <= 4, "two may be about to look at once, and the event may come twice"
+
+
+def test_many_records_at_the_tip_are_decoded_in_a_thread(path: Path) -> None:
+    with Log(path, flush="async") as log:
+        log.append_one(b"0")
+        tailing = log.tail()
+        assert offsets(tailing.poll()) == [0]
+        assert tailing.poll_now() in ([], None)
+        assert offsets(tailing.poll()) == []
+        log.append_one(b"1")
+        assert [record.offset for record in tailing.poll_now() or []] == [1]
+        log.append([b""] * 2_000)
+        assert tailing.poll_now() is None
+        assert offsets(tailing.poll()) == [*range(2, 2_002)]
+        tailing.close()
+
+
+@pytest.mark.parametrize("timeout", ["1", True, object()])
+def test_a_timeout_that_is_none(log: Log, timeout: Any) -> None:
+    with pytest.raises(TypeError, match="timeout is a number of seconds"):
+        log.read(follow=True, timeout=timeout)
+
+
+@pytest.mark.usefixtures("by_looking")
+def test_looking_costs_no_more_in_a_large_folder(
+    path: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the segment that grows, and the names: not each of many files, a hundred times a
+    second."""
+    with Log(path, flush="async", upkeep=False, segment_bytes=200) as log:
+        fill(log, 300)
+        following = follow(log.read("next", follow=True))
+        asleep(following)
+        listed: list[str] = []
+        scandir = os.scandir
+
+        def noted(path: str) -> Any:
+            listed.append(path)
+            return scandir(path)
+
+        monkeypatch.setattr(changes, "os", SimpleNamespace(**{**vars(os), "scandir": noted}))
+        before = log.end_offset
+        fill(log, 50, first=before)  # over many rolls
+        following.sees(*range(before, before + 50))
+        asleep(following)
+        del listed[:]
+        time.sleep(0.2)
+        assert not listed
+        log.append_one(b"%d" % log.end_offset)
+        following.sees(*range(before, before + 51))

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace import ConfigError, Corrupt, Log
 from tailrace.kernel import encode
-from tailrace.log.fs import OsFileSystem
+from tailrace.log.fs import OsFile, OsFileSystem
 from tailrace.log.sidefiles import Gap, Gaps
 from tests.log import fluxmq
 from tests.log.conftest import OpenLog
@@ -180,3 +180,22 @@ def test_batches_of_a_newer_format_are_refused(open_log: OpenLog, path: Path) ->
     with pytest.raises(ConfigError, match=r"has batches of format 2; .* upgrade tailrace"):
         open_log()
     assert segment(path, 0).read_bytes() == data
+
+
+def test_gaps_are_there_while_they_are_loaded_again(path: Path) -> None:
+    """A reader in another thread must not find a hole that nobody has recorded."""
+    (path / ".tailrace").mkdir(parents=True)
+    seen: list[list[Gap]] = []
+
+    class Looking(OsFileSystem):
+        def open(self, path: str, *, write: bool = False, create: bool = False) -> OsFile:
+            seen.append(gaps.all())
+            return super().open(path, write=write, create=create)
+
+    gaps = Gaps(Looking(), str(path))
+    gap = Gap(1, 5, "skipped", False, "a test", 0)
+    gaps.add(gap)
+    seen.clear()
+    gaps.load()
+    assert seen == [[gap]]
+    assert gaps.all() == [gap]

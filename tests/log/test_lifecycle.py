@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace import Closed, Log, NotWritten
+from tailrace import Closed, ConfigError, Log, NotWritten
+from tailrace.log.upkeep import Upkeep
 from tests.log.conftest import OpenLog
 from tests.log.helpers import bases, fill, offsets, run_python, segment, side_file, tree, values
 
@@ -262,3 +263,30 @@ def test_another_process_sees_what_the_flush_mode_shows(
     assert run_python(SEE, path) == [len(pending), 0, pending]
     log.flush()
     assert run_python(SEE, path) == [1, 1, ["1"]]
+
+
+def test_a_close_that_was_interrupted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one does the rest."""
+    log = Log(path, flush="async")
+    fill(log, 3)
+
+    def interrupted(_upkeep: Upkeep) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Upkeep, "stop", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.close()
+    with pytest.raises(Closed):
+        log.append_one(b"x")
+    log.close()
+    log.close()
+    with Log(path, exclusive=True) as again:
+        assert offsets(again.read()) == [0, 1, 2]
+
+
+def test_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="path: it is empty"):
+        Log("")
+    assert not list(tmp_path.iterdir())

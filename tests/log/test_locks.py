@@ -207,9 +207,9 @@ def test_a_file_system_that_has_no_locks(path: Path, monkeypatch: pytest.MonkeyP
     Log(path).close()
     with locks(path / "lock", 1) as (lock,), monkeypatch.context() as patch:
         no_locks(patch)
-        for acquire in (lock.acquire, lambda: lock.acquire(wait=False)):
+        for wait in (True, False):
             with pytest.raises(OSError, match="No locks available"):
-                acquire()
+                lock.acquire(wait=wait)
         lock.close()
         assert str(path / "lock") not in open_files().values()
 

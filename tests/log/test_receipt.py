@@ -17,6 +17,7 @@ from tailrace import Log, NotWritten, OutcomeUnknown
 from tailrace.log import commit
 from tailrace.log.commit import _Waiter
 from tailrace.log.fs import OsFileSystem
+from tailrace.log.locks import ProcessLock
 from tailrace.testing import (
     Fail,
     FaultyFileSystem,
@@ -34,6 +35,7 @@ from tests.log.helpers import (
     pending,
     segment,
     segment_syncs,
+    side_file,
     values,
 )
 
@@ -346,3 +348,20 @@ def test_a_flush_that_failed_is_told_to_everybody(path: Path) -> None:
     with Log(path) as log:
         assert values(log.read(0, 1)) == [b"durable"]
         assert log.append([b"again"]).wait().offset >= 2  # no offset twice
+
+
+def test_a_timeout_holds_when_another_process_flushes(open_log: OpenLog, path: Path) -> None:
+    receipt = open_log().append_one(b"0")
+    flushing = ProcessLock(str(side_file(path, "lock.flush")))
+    assert flushing.acquire()
+    with pytest.raises(TimeoutError):
+        receipt.wait(0.05)
+    assert pending(receipt)
+    flushing.release()
+    assert receipt.wait(WAIT).done
+    flushing.close()
+
+
+def test_a_log_that_was_dropped(path: Path) -> None:
+    with pytest.raises(OutcomeUnknown, match="dropped without a close"):
+        Log(path).append_one(b"0").wait()

@@ -236,3 +236,31 @@ def test_a_failed_flush_reaches_every_task(path: Path) -> None:
     run(work())
     log.close()
     assert not our_threads()
+
+
+def test_a_flush_that_cannot_be_tried(path: Path) -> None:
+    """The task is told, and may try again; those who come later are served."""
+    fs = FaultyFileSystem(OsFileSystem())
+
+    async def work() -> None:
+        with Log(path, fs=fs) as log:
+            await log.append_one(b"0")
+            receipt = log.append_one(b"1")
+            fs.plan = on("pread", Fail(errno.EIO), path="*watermark")
+            with pytest.raises(OutcomeUnknown, match="try again"):
+                await receipt
+            assert fs.hits
+            assert pending(receipt)
+            await receipt
+            await log.append_one(b"2")
+
+    run(work())
+
+
+def test_a_log_that_was_dropped(path: Path) -> None:
+    async def work() -> None:
+        receipt = Log(path).append_one(b"0")
+        with pytest.raises(OutcomeUnknown, match="dropped without a close"):
+            await receipt
+
+    run(work())

@@ -103,6 +103,9 @@ def test_an_exclusive_one_needs_no_lock(disk: SimulatedDisk, board: Board) -> No
     turn.take()
     turn.give()
     assert is_held(turn)
+    board.want()  # somebody came, and was refused
+    turn.give()
+    assert not turn.shares, "each append would pay for it"
     assert disk.lock(f"{FOLDER}/.tailrace/lock").acquire(wait=False)
     turn.close()
     assert not is_held(turn)

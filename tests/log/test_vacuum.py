@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from tailrace import Log, OffsetOutOfRange, VacuumReport
+from tailrace.log import writer
 from tailrace.log.fs import OsFileSystem
-from tailrace.testing import Call, FaultyFileSystem
+from tailrace.testing import Call, Fail, FaultyFileSystem, on
 from tests.log.conftest import OpenLog, our_threads
 from tests.log.helpers import (
     DAY,
@@ -298,3 +300,37 @@ def test_no_thread_without_upkeep_or_limits(open_log: OpenLog, path: Path) -> No
         assert not our_threads()
     with open_log(retention={}):
         assert not our_threads()
+
+
+def test_what_a_vacuum_left_that_was_killed(
+    path: Path, open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start has moved, and no file is gone. Whoever vacuums next removes them, though the
+    segments are none of its own any more."""
+    log = one_per_segment(open_log, {}, [T0 + number for number in range(10)])
+    with Log(path, upkeep=False) as other:
+        log.truncate_before(7)
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "delete_before", lambda *_: VacuumReport(0, 0, 7))
+            log.vacuum()
+        assert bases(path) == [*range(10)]
+        assert other.vacuum()[::2] == (7, 7)
+        assert bases(path) == [7, 8, 9]
+        assert offsets(other.read()) == offsets(log.read()) == [7, 8, 9]
+        assert log.vacuum() == VacuumReport(0, 0, 7)
+
+
+def test_one_file_that_cannot_be_deleted(path: Path, open_log: OpenLog) -> None:
+    """The others go all the same, and it goes the next time."""
+    fs = FaultyFileSystem(OsFileSystem())
+    log = open_log(segment_bytes=1, upkeep=False, fs=fs)
+    fill(log, 6)
+    log.flush()
+    log.truncate_before(4)
+    fs.plan = on("unlink", Fail(errno.EPERM), path="*1.seg")
+    with pytest.raises(PermissionError):
+        log.vacuum()
+    assert bases(path) == [1, 4, 5]
+    assert offsets(log.read()) == [4, 5]
+    assert log.vacuum().segments == 1
+    assert bases(path) == [4, 5]

@@ -86,22 +86,28 @@ class Reading(Generic[T], AsyncIterator[T]):
             elif self._is_idle:
                 self._is_idle = False  # however the wait ends, the next thing is to look
                 await self._wait()
-            else:
+            elif not self._look_now():
                 await self._look()
         raise StopAsyncIteration
+
+    def _look_now(self) -> bool:
+        """Look ourselves, if that needs no thread: at the end of the log it often does not."""
+        tailing = self._tailing
+        if tailing is None or self._source is not None or self._pending is not None:
+            return False
+        records: list[Any] | None = tailing.poll_now()
+        if records is None:
+            return False
+        if records:
+            self._portion = _Portion(deque(records), None, is_all=True, is_last=tailing.is_over)
+        self._is_idle = True
+        return True
 
     async def _look(self) -> None:
         """Have a thread read a portion. It is asked once, however many tasks wait for it, and a
         cancelled one does not take along what it has read."""
         self._has_begun = True
         pending = self._pending
-        if pending is None and self._tailing is not None and self._source is None:
-            records: list[Any] | None = self._tailing.poll_now()  # often there is no need
-            if records is not None:
-                is_last = self._tailing.is_over
-                self._portion = _Portion(deque(records), None, is_all=True, is_last=is_last)
-                self._is_idle = True
-                return
         if pending is None:
             if self._lookout is not None and self._tailing is not None and self._source is None:
                 pending = self._lookout.do(self._read)

@@ -6,13 +6,13 @@ waits. Nothing on it has to survive: the first process to open a log writes it a
 
     0   4  magic
     4   1  format
-    5   1  attention: whoever writes has to look, for somebody waits or a flush failed
-    6   1  poisoned: a flush failed, and nothing may be appended before the log is opened anew
-    7   1  phase: bit 0 tells which note counts, bit 1 that somebody writes, or died meanwhile
+    5   1  poisoned: a flush failed, and nothing may be appended before the log is opened anew
     8   8  incarnation: rises whenever the log was recovered
     16  8  layout: rises whenever the set of segments has changed
-    24  8  the process that keeps the turn, for people
-    32 16  boot id: what is written in another boot means nothing
+    24 16  boot id: what is written in another boot means nothing
+    40  1  attention: whoever writes has to look, for somebody waits or a flush failed
+    41  1  phase: bit 0 tells which note counts, bit 1 that somebody writes, or died meanwhile
+    48  8  the process that keeps the turn, for people
     64 48  a note, and at 128 the other: segment, size, next offset, start offset, layout, check
 
 The turn to write (`turn.py`) guards it. Those who read without the turn may see a note that is
@@ -36,12 +36,14 @@ NAME = "board"
 SIZE = 4096
 MAGIC = b"TRBD"
 _SET_UP = MAGIC + bytes([FORMAT])
+_IN_ORDER = _SET_UP + b"\0"  # not poisoned
 
-ATTENTION: Final = 5
-_POISONED: Final = 6
+ATTENTION: Final = 40
+_POISONED: Final = 5
 
 _NUMBER = struct.Struct("=Q")
-_INCARNATION, _LAYOUT, _KEEPER, _BOOT_ID = 8, 16, 24, 32
+_INCARNATION, _LAYOUT, _BOOT_ID, _KEEPER = 8, 16, 24, 48
+_EDITION = 40  # bytes: what tells of the set of segments
 _NOTE = struct.Struct("=QQQQQQ")
 
 
@@ -65,6 +67,7 @@ class Board:
         self.memory = memory
         self.notes = Notes(memory)  # to `enter`, and to `put` up a new one
         self._boot_id = fs.boot_id()
+        self._edition = b""
 
     @classmethod
     def find(cls, fs: FileSystem, folder: str) -> Board | None:
@@ -73,7 +76,7 @@ class Board:
         if memory is None:
             return None
         board = cls.__new__(cls)
-        board.memory, board._boot_id = memory, fs.boot_id()
+        board.memory, board._boot_id, board._edition = memory, fs.boot_id(), b""
         return board
 
     def set_up(self, note: Note) -> None:
@@ -110,8 +113,17 @@ class Board:
     @property
     def is_up(self) -> bool:
         """Is it of this boot, so that even he who does not know who is here can go by it?"""
-        memory = self.memory
-        return memory[0:5] == _SET_UP and memory[_BOOT_ID : _BOOT_ID + 16] == self._boot_id
+        return self.is_set_up and self.memory[_BOOT_ID : _BOOT_ID + 16] == self._boot_id
+
+    def edition(self) -> bytes | None:
+        """As long as this is the same, so are the segments. `None` if nobody keeps it up to date,
+        or the log is poisoned. Needs no turn: if it is just being changed, it is another one."""
+        edition = self.memory[:_EDITION].tobytes()
+        if edition != self._edition:  # the last that was good
+            if edition[:6] != _IN_ORDER or edition[_BOOT_ID:] != self._boot_id:
+                return None
+            self._edition = edition
+        return edition
 
     @property
     def incarnation(self) -> int:

@@ -1,11 +1,12 @@
 """What changed at some paths: the kernel tells, and where it does not, we look.
 
 inotify tells of a path that has a watch descriptor. The others are looked at: `stat` of a file, or
-of a directory and all that is in it, compared with the last time. That is so for all of them where
-there is no inotify, or no instance to be had; for one if the kernel has no watch left for it, or if
-nothing is there any more. A path that is looked at is given to inotify as soon as it is seen to
-change. So a file that is removed and made anew, or replaced by another, is not lost. (A directory
-that is removed while somebody has it open says so only when it is closed.)
+of a directory and (unless only its names count) all that is in it, compared with the last time.
+That is so for all of them where there is no inotify, or no instance to be had; for one if the
+kernel has no watch left for it, or if nothing is there any more. A path that is looked at is given
+to inotify as soon as it is seen to change. So a file that is removed and made anew, or replaced by
+another, is not lost. (A directory that is removed while somebody has it open says so only when it
+is closed.)
 
 The time of the last change is coarse, and a second change right after one that was seen may leave
 it as it is. So each change that is seen is told again a little later, and once more for clocks that
@@ -44,13 +45,15 @@ _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM)
 
 
 class Place(Generic[Owner]):
-    """A path, for somebody. It has a watch descriptor, or is looked at."""
+    """A path, for somebody. It has a watch descriptor, or is looked at. `names_only` is a directory
+    of which only the names count; a look at it is quick, however many there are."""
 
-    __slots__ = ("_echoes", "_signature", "owner", "path", "wd")
+    __slots__ = ("_echoes", "_signature", "names_only", "owner", "path", "wd")
 
-    def __init__(self, owner: Owner, path: str) -> None:
+    def __init__(self, owner: Owner, path: str, *, names_only: bool = False) -> None:
         self.owner = owner
         self.path = path
+        self.names_only = names_only
         self.wd = -1
         self._signature: object = None
         self._echoes: list[float] = []
@@ -99,7 +102,7 @@ class Changes(Generic[Owner]):
         if wd >= 0:
             self._heard.setdefault(wd, set()).add(place)
         elif place not in self._looked:
-            place.note(_signature(place.path))
+            place.note(_signature(place.path, place.names_only))
             self._looked.add(place)
             self.look_every_s = LOOK_FIRST_S
 
@@ -143,8 +146,9 @@ class Changes(Generic[Owner]):
         return dict.fromkeys(place.owner for place in self._places)
 
     def _look(self) -> dict[Owner, None]:
-        signatures = {path: _signature(path) for path in {place.path for place in self._looked}}
-        changed = [p for p in self._looked if p.has_changed(signatures[p.path])]
+        looks = {(place.path, place.names_only) for place in self._looked}
+        signatures = {look: _signature(*look) for look in looks}
+        changed = [p for p in self._looked if p.has_changed(signatures[p.path, p.names_only])]
         slower = min(self.look_every_s * _LOOK_GROWTH, LOOK_LAST_S)
         self.look_every_s = LOOK_FIRST_S if changed else slower
         for place in changed:
@@ -187,7 +191,7 @@ class Changes(Generic[Owner]):
         return owners
 
 
-def _signature(path: str) -> object:
+def _signature(path: str, names_only: bool) -> object:
     """What differs when a file has changed, or a directory or anything in it; `None` if nothing is
     there. The order of a listing does not count."""
     try:
@@ -195,7 +199,7 @@ def _signature(path: str) -> object:
     except OSError:
         return None
     entries = set()
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(found.st_mode) and not names_only:
         # Whatever goes between one look and the next shows in the directory itself.
         with contextlib.suppress(OSError), os.scandir(path) as listing:
             for entry in listing:

@@ -11,12 +11,14 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
+from typing import NamedTuple
 
 from tailrace.errors import Closed, OffsetOutOfRange
 from tailrace.kernel import Record
 from tailrace.log.observer import Observer
 from tailrace.log.options import FlushMode
 from tailrace.log.reader import View
+from tailrace.log.segments import segment_path
 from tailrace.log.sidefiles import side_path
 from tailrace.log.tip import Tip, Tips
 from tailrace.log.watch import Watch
@@ -40,8 +42,8 @@ class Tailing:
     ) -> None:
         """Read from the offset `first` on, up to `end`."""
         self.position = first
-        self._flush_mode = observer.flush_mode
-        self.watch = Watch(*_telling_paths(observer, folder))
+        self._watched = _what_tells(observer, folder)
+        self.watch = self._watched.watch()
         self.closed = False
         self._observer = observer
         self._tips = tips
@@ -96,11 +98,16 @@ class Tailing:
             self._tip = Tip(edition, *view.extents[-1], self.position)
 
     def _has_changed_its_watch(self) -> bool:
-        """A folder may have become a log since we began, and then other files tell what is new."""
-        if self._observer.flush_mode is self._flush_mode:
+        """A folder may have become a log since we began, or the segment is another, and then other
+        files tell what is new."""
+        wanted = _what_tells(self._observer, self._folder, self.watch)
+        if wanted == self._watched:
             return False
-        self._flush_mode = self._observer.flush_mode
-        old, self.watch = self.watch, Watch(*_telling_paths(self._observer, self._folder))
+        try:
+            new = wanted.watch()
+        except FileNotFoundError:  # it went since; the names in the folder tell of what comes
+            return False
+        old, self.watch, self._watched = self.watch, new, wanted
         old.close()
         if self.closed:  # meanwhile
             self.watch.close()
@@ -120,12 +127,27 @@ class Tailing:
         self.watch.close()
 
 
-def _telling_paths(observer: Observer, folder: str) -> list[str]:
-    """What changes when there is something new to see."""
-    watermark, side_folder = side_path(folder, "watermark"), side_path(folder, "").rstrip("/")
-    if observer.flush_mode is not FlushMode.SYNC:
-        return [folder]
-    return [watermark] if os.path.exists(watermark) else [side_folder]  # it is about to be made
+class _Watched(NamedTuple):
+    """What changes when there is something new to see: a path, and the names in a folder."""
+
+    path: str
+    names_in: tuple[str, ...] = ()
+
+    def watch(self) -> Watch:
+        return Watch(self.path, names_in=self.names_in)
+
+
+def _what_tells(observer: Observer, folder: str, watch: Watch | None = None) -> _Watched:
+    """`watch` is the one that there is."""
+    if observer.flush_mode is FlushMode.SYNC:
+        watermark = side_path(folder, "watermark")
+        if os.path.exists(watermark):
+            return _Watched(watermark)
+        return _Watched(side_path(folder, "").rstrip("/"))  # it is about to be made
+    active = observer.catalog.active
+    if watch is not None and watch.is_looking and active is not None:
+        return _Watched(segment_path(folder, active), (folder,))  # not all of a large folder
+    return _Watched(folder)
 
 
 class Follower:

@@ -57,8 +57,9 @@ class Ear:
 
     __slots__ = ("closed", "hub", "places", "seen", "sleepers", "tick")
 
-    def __init__(self, paths: list[str]) -> None:
+    def __init__(self, paths: list[str], names_in: list[str]) -> None:
         self.places = [Place(self, path) for path in paths]
+        self.places += [Place(self, path, names_only=True) for path in names_in]
         self.hub: Hub | None = None
         self.tick = 0
         self.seen = 0  # the tick of the last wait that returned True
@@ -365,7 +366,7 @@ class Hub:
             for sleeper in list(ear.sleepers):
                 if isinstance(sleeper, Task):
                     if sleeper.loop is here:
-                        sleeper.settle()
+                        sleeper.settle()  # without a detour through the loop
                     else:
                         sleeper.rouse()
                 elif sleeper is self.leader:

@@ -153,7 +153,7 @@ class Log:
             self._writer = writer
             # What a receipt has to wait for: nothing, unless this handle is `sync`.
             self._committer = writer.committer if writer.flush_mode is FlushMode.SYNC else None
-        self._tips = Tips(self._observer, folder)
+        self._tips = Tips(self._observer)
         self._closed = self._is_let_go = False
 
     def _disown(self) -> None:
@@ -534,6 +534,7 @@ class Log:
                     self._writer.close()
             finally:
                 self._observer.close()
+                self._tips.close()
             self._is_let_go = True
 
     def __del__(self) -> None:

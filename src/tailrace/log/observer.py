@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tailrace.kernel import COMPLETE
 from tailrace.kernel.layout import MAX_OFFSET
@@ -34,16 +33,9 @@ from tailrace.log.sidefiles import (
     WatermarkFile,
 )
 
-__all__ = ["Edition", "Observer"]
+__all__ = ["Observer"]
 
 _ATTEMPTS = 8  # to look at what retention does not delete meanwhile
-
-
-class Edition(NamedTuple):
-    """What the board says of the set of segments: while it says the same, they are the same."""
-
-    incarnation: int
-    layout: int
 
 
 class Observer:
@@ -58,8 +50,8 @@ class Observer:
     ) -> None:
         """`own_mark` is a watermark that this process knows of, whether or not it could be
         written."""
-        self._fs = fs
-        self._folder = folder
+        self.fs = fs
+        self.folder = folder
         self._own_mark = own_mark
         fs.list(folder)  # a folder that is not there is an error now, not at the first read
         self.flush_mode = FlushMode.ASYNC  # until it is known whose log it is
@@ -72,7 +64,7 @@ class Observer:
         self._incarnation = 0
         self._watermark_file = WatermarkFile(fs, folder)
         # All of this is as of this edition.
-        self._edition: Edition | None = None
+        self._edition: bytes | None = None
         self._extents: tuple[Extent, ...] = ()
         self._start = 0
         self._mark: Watermark | None = None
@@ -84,7 +76,7 @@ class Observer:
 
     def _identify(self) -> None:
         """Learn what the log is. The folder may be somebody else's, or that of a log to be."""
-        identity = Identity.load(self._fs, self._folder)
+        identity = Identity.load(self.fs, self.folder)
         if identity is not None:
             self.flush_mode = FlushMode(identity.flush)
             self.reader.sparse_below = identity.sparse_below
@@ -98,7 +90,7 @@ class Observer:
             if self._closed:
                 return self._last_view
             if self._board is None:
-                self._board = Board.find(self._fs, self._folder)
+                self._board = Board.find(self.fs, self.folder)
             for _attempt in range(_ATTEMPTS):
                 edition = self.edition()
                 if edition is None or edition != self._edition:
@@ -116,24 +108,23 @@ class Observer:
             self._last_view, _ = self._view(self._edition is not None, is_noted=True)
             return self._last_view
 
-    def _has_moved(self, edition: Edition | None, extents: tuple[Extent, ...]) -> bool:
+    def _has_moved(self, edition: bytes | None, extents: tuple[Extent, ...]) -> bool:
         """Look again: has a writer moved on? Otherwise a file is missing."""
         now = self.edition()
         self._look_around(now)
         return self._extents != extents or now != edition
 
-    def edition(self) -> Edition | None:
-        """`None` while no writer keeps the board up to date, or nobody has looked for it yet. Takes
-        no lock, and does not wait."""
+    def edition(self) -> bytes | None:
+        """What the board says of the set of segments: while it says the same, they are the same.
+        `None` while no writer keeps it up to date, or nobody has looked for it yet. Takes no lock,
+        and does not wait."""
         board = self._board
         try:
-            if board is None or not board.is_up or board.poisoned:
-                return None
-            return Edition(board.incarnation, board.layout)
+            return None if board is None else board.edition()
         except ValueError:  # closed meanwhile
             return None
 
-    def _look_around(self, edition: Edition | None) -> None:
+    def _look_around(self, edition: bytes | None) -> None:
         """Take in everything that changes rarely."""
         incarnation = self._board.incarnation if self._board is not None else 0
         if incarnation != self._incarnation:  # files of the same name may be others
@@ -148,7 +139,7 @@ class Observer:
         mark = self.watermark()
         note = self._board.peek() if edition is not None and self._board is not None else None
         start = self._start = self._load_start()
-        listed = list_segments(self._fs, self._folder).extents
+        listed = list_segments(self.fs, self.folder).extents
         if note is not None:
             listed = tuple(extent for extent in listed if extent.base <= note.segment)
         while len(listed) > 1 and listed[1].base <= start:  # about to be deleted
@@ -157,7 +148,7 @@ class Observer:
         known = {extent.base for extent in self._extents}
         for base in bases:
             if base >= max(known, default=0):  # a roll that failed may have left it, and made anew
-                self.catalog.files.forget(segment_path(self._folder, base))
+                self.catalog.files.forget(segment_path(self.folder, base))
         if bases != known:
             self.catalog.seals.load(bases)
             self.catalog.active = max(bases, default=None)
@@ -169,7 +160,7 @@ class Observer:
         self._edition = edition
 
     def _load_start(self) -> int:
-        return StartOffset(self._fs, self._folder).load()
+        return StartOffset(self.fs, self.folder).load()
 
     def _view(self, is_live: bool, *, is_noted: bool = False) -> tuple[View, bool]:
         """The view, and whether the segments that it needs are there. With a board that is up,
@@ -199,11 +190,11 @@ class Observer:
         """The last good flush, if nothing behind it may be seen."""
         poison = None
         if self._edition is None:  # else the board would say so
-            poison = Poison.load(self._fs, self._folder, mark)
+            poison = Poison.load(self.fs, self.folder, mark)
         if poison is not None:
             return poison if mark is None or poison.durable >= mark.durable else mark
         if self.flush_mode is FlushMode.SYNC and mark is not None:
-            return mark if mark.boot_id == self._fs.boot_id() else None
+            return mark if mark.boot_id == self.fs.boot_id() else None
         return None
 
     def _whole_batches(self, extents: tuple[Extent, ...], start: int) -> View:
@@ -228,12 +219,12 @@ class Observer:
         return View(tuple(with_records), start, max(start, end))
 
     def _size_now(self, extent: Extent) -> int:
-        with self.catalog.files.use(segment_path(self._folder, extent.base)) as file:
+        with self.catalog.files.use(segment_path(self.folder, extent.base)) as file:
             return file.size()
 
     def _is_cut_off(self, mark: Watermark) -> bool:
         """Has a power cut hit an `async` log that no writer has opened since?"""
-        return self.flush_mode is FlushMode.ASYNC and mark.boot_id != self._fs.boot_id()
+        return self.flush_mode is FlushMode.ASYNC and mark.boot_id != self.fs.boot_id()
 
     def _count_unbroken(self, extents: tuple[Extent, ...], mark: Watermark, start: int) -> int:
         """What recovery will keep; looked up once, as it reads all that is behind the watermark."""
@@ -252,7 +243,7 @@ class Observer:
         if facts is None or facts.base != extent.base or facts.size > extent.size:
             facts = self._tail = self.catalog.new_facts(extent.base)
         if facts.size < extent.size:
-            path = segment_path(self._folder, extent.base)
+            path = segment_path(self.folder, extent.base)
             with self.catalog.lock, self.catalog.files.use(path) as file:
                 if self._scan(file, facts, extent) != COMPLETE:
                     # Is it being written, or is it damage? The watermark tells; and then the file

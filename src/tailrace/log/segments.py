@@ -21,7 +21,7 @@ from tailrace.kernel import COMPLETE, crc32c
 from tailrace.log.fs import File, FileSystem, read_file, write_all
 from tailrace.log.index import OffsetIndex, TimeIndex
 from tailrace.log.options import LogOptions
-from tailrace.log.scan import Facts, scan
+from tailrace.log.scan import Facts, hop, scan
 from tailrace.log.sidefiles import Seal, Seals
 
 __all__ = ["Catalog", "Extent", "OpenFiles", "list_segments", "segment_path"]
@@ -108,17 +108,6 @@ class OpenFiles:
             yield shared.file
         finally:
             self._release(shared)
-
-    def read_now(self, path: str, size: int, position: int) -> bytes | None:
-        """Some bytes of a file, if nothing has to be waited for: the file is open, nobody else is
-        at work here, and the bytes are in memory."""
-        if not self._lock.acquire(blocking=False):
-            return None
-        try:
-            shared = self._open.get(path)
-            return None if shared is None else shared.file.pread_now(size, position)
-        finally:
-            self._lock.release()
 
     def _acquire(self, path: str) -> _SharedFile:
         with self._lock:
@@ -241,8 +230,9 @@ class Catalog:
         facts = self.facts(extent)
         return next_base - extent.base if facts is self.live else facts.records
 
-    def facts(self, extent: Extent) -> Facts:
-        """Facts that cover at least `extent.size` bytes."""
+    def facts(self, extent: Extent, *, whole: bool = False) -> Facts:
+        """Facts that cover at least `extent.size` bytes, of which `whole` says that no crash has
+        left them: then their checksums are not looked at."""
         facts = self.live
         if facts is not None and facts.base == extent.base:
             return facts
@@ -256,12 +246,14 @@ class Catalog:
             if facts is None:
                 facts = self.new_facts(extent.base)
             if facts.size < extent.size:
-                self._extend(facts, extent)
+                self._extend(facts, extent, whole)
             self.remember(facts)
             return facts
 
-    def _extend(self, facts: Facts, extent: Extent) -> None:
+    def _extend(self, facts: Facts, extent: Extent, whole: bool) -> None:
         with self.files.use(segment_path(self.folder, extent.base)) as file:
+            if whole:
+                hop(file, facts, extent.size)
             status = scan(file, facts, extent.size)
         is_closed = not self._read_only and extent.base != self.active
         if is_closed and status == COMPLETE and not facts.damages:

@@ -148,7 +148,7 @@ class Slots:
     def load(self) -> bytes | None:
         """What counts now. Somebody else may have written since, so do this before a `store`."""
         if self._file is not None:
-            data = read_exactly(self._file, 2 * self.STRIDE, 0)
+            data = self._file.pread(2 * self.STRIDE, 0)  # all of it, as the file is shorter
         else:
             data = read_file(self._fs, self._path, 2 * self.STRIDE) or b""
         return self._newest(data)
@@ -159,11 +159,13 @@ class Slots:
         return None if data is None else self._newest(data)
 
     def _newest(self, data: bytes) -> bytes | None:
-        slots = (data[: self.STRIDE], data[self.STRIDE :])
-        valid = [slot for slot in (self.parse(self._magic, s) for s in slots) if slot]
-        if not valid:
+        first, second = data[: self.STRIDE], data[self.STRIDE :]
+        if int.from_bytes(first[8:16], "little") < int.from_bytes(second[8:16], "little"):
+            first, second = second, first  # the later one, if it is whole
+        newest = self.parse(self._magic, first) or self.parse(self._magic, second)
+        if newest is None:
             return None
-        self._sequence, payload = max(valid)
+        self._sequence, payload = newest
         return payload
 
     def open(self, *, write: bool = True) -> None:

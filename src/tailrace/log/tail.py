@@ -433,7 +433,7 @@ class Tail:
                 index.finish()
             return self._update_facts()
         extent = Extent(self.base, self.size)
-        facts = self._catalog.facts(extent)
+        facts = self._catalog.facts(extent, whole=True)  # writers that died were taken over
         if facts.damages or facts.size != extent.size:
             return None
         with contextlib.suppress(OSError):  # whoever needs them makes them

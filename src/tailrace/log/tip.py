@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from tailrace.kernel import Record, check, decode
 from tailrace.log import hub
-from tailrace.log.observer import Edition, Observer
+from tailrace.log.fs import File
+from tailrace.log.observer import Observer
 from tailrace.log.options import FlushMode
 from tailrace.log.segments import segment_path
 
@@ -28,7 +29,7 @@ class Tip(NamedTuple):
     """Everything below `offset` was read, which ends at `position` in the segment; and that was the
     last segment, as long as the board says the same."""
 
-    edition: Edition
+    edition: bytes
     segment: int
     position: int
     offset: int
@@ -48,10 +49,10 @@ class Sight(NamedTuple):
 class Tips:
     """What those see who follow a log. Thread-safe."""
 
-    def __init__(self, observer: Observer, folder: str) -> None:
+    def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        self._folder = folder
         self._last: Sight | None = None
+        self._opened: tuple[int, bytes, File] | None = None
 
     def look(self, tip: Tip, *, now: bool = False) -> Sight | None:
         """`None` if one has to look around. With `now` also if it would take longer than a look at
@@ -87,22 +88,34 @@ class Tips:
             size = min(size, there)
             if size <= 0:
                 return memoryview(b""), tip.offset, True
-        path = segment_path(self._folder, tip.segment)
-        if now:
-            read = observer.catalog.files.read_now(path, size, tip.position)
-        else:
-            read = self._read_at(path, size, tip.position)
-        if not read:
-            return None if read is None else (memoryview(b""), tip.offset, True)
-        end, next_offset, _status = check(read, 0, len(read))
-        if not end or int.from_bytes(read[8:16], "little") != tip.offset:
+        file = self._file_of(tip, now)
+        if file is None:
+            return None
+        data = file.pread_now(size, tip.position) if now else file.pread(size, tip.position)
+        if not data:
+            return None if data is None else (memoryview(b""), tip.offset, True)
+        end, next_offset, _status = check(data, 0, len(data))
+        if not end or int.from_bytes(data[8:16], "little") != tip.offset:
             return None  # being written, damaged, or not what is due
-        is_all = end == len(read) and (len(read) < size or size == there)
-        return memoryview(read)[:end], next_offset, is_all
+        is_all = end == len(data) and (len(data) < size or size == there)
+        return memoryview(data)[:end], next_offset, is_all
 
-    def _read_at(self, path: str, size: int, position: int) -> bytes | None:
+    def _file_of(self, tip: Tip, now: bool) -> File | None:
+        """The tip's segment, which stays open until there is another. Nobody closes it but the last
+        one who uses it."""
+        opened = self._opened
+        if opened is not None and opened[0] == tip.segment and opened[1] == tip.edition:
+            return opened[2]
+        if now:
+            return None
         try:
-            with self._observer.catalog.files.use(path) as file:
-                return file.pread(size, position)
+            file = self._observer.fs.open(segment_path(self._observer.folder, tip.segment))
         except FileNotFoundError:
             return None
+        self._opened = tip.segment, tip.edition, file
+        if self._observer.closed:  # meanwhile
+            self.close()
+        return file
+
+    def close(self) -> None:
+        self._opened = self._last = None

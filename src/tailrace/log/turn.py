@@ -59,16 +59,15 @@ class Turn:
         self.exclusive = mode == "exclusive"
         self.shares = not self.exclusive  # give the turn back after each append?
         self._owner = mode == "owner"
-        self._lock = fs.lock(side_path(folder, "lock"))
+        self.lock = fs.lock(side_path(folder, "lock"))
         self._gate = fs.lock(side_path(folder, "lock.next"))
-        self.take_now = self._lock.acquire_now  # true if nobody has it; then it is `held`
         self._undisturbed = 0
         self._undisturbed_since = 0.0
         self._asked = 0
 
     def take(self) -> None:
         """Wait for the turn."""
-        if not self.take_now():
+        if not self.lock.acquire_now():
             self.wait()
         self.held = True
 
@@ -78,7 +77,7 @@ class Turn:
             if not self._catch():
                 self._queue()
         except BaseException:
-            self._lock.release()
+            self.lock.release()
             raise
 
     def _catch(self) -> bool:
@@ -87,7 +86,7 @@ class Turn:
         for _attempt in range(_CATCHES if _HAS_COMPANY else 0):
             if self.memory[ATTENTION] or not self.board.notes.linger(_LINGER_US):
                 return False
-            if self._lock.acquire_now():
+            if self.lock.acquire_now():
                 return True
         return False
 
@@ -95,7 +94,7 @@ class Turn:
         self._gate.acquire()
         try:
             self.board.want()
-            self._lock.acquire()
+            self.lock.acquire()
             self.board.unwant()
         finally:
             self._gate.release()
@@ -109,12 +108,12 @@ class Turn:
             if self._owner or self.memory[ATTENTION]:
                 self._note_wishes()
         finally:
-            self._lock.release()
+            self.lock.release()
 
     def give_again(self) -> None:
         """After an interrupt, which may have hit `give` itself: nobody is to wait for us."""
         if not self.held:
-            self._lock.release()
+            self.lock.release()
 
     def _note_wishes(self) -> None:
         """Is it time to share, or to keep the turn from the next one on?"""
@@ -139,7 +138,7 @@ class Turn:
 
     def close(self) -> None:
         self.held = False
-        self._lock.close()
+        self.lock.close()
         self._gate.close()
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.log import hub
@@ -35,12 +35,18 @@ class Watch:
     A forked child may go on with a Watch. Its first wait there returns True at once.
     """
 
-    def __init__(self, *paths: str) -> None:
-        """`OSError` if there is nothing at a path."""
-        for path in paths:
+    def __init__(self, *paths: str, names_in: Sequence[str] = ()) -> None:
+        """`names_in` are directories of which only the names count: to look at a large one is much
+        work. `OSError` if there is nothing at a path."""
+        for path in (*paths, *names_in):
             os.stat(path)
-        self._ear = Ear([os.path.abspath(path) for path in paths])
+        self._ear = Ear(*([os.path.abspath(path) for path in each] for each in (paths, names_in)))
         hub.current.adopt(self._ear)
+
+    @property
+    def is_looking(self) -> bool:
+        """Is there a path of which the kernel does not tell?"""
+        return any(place.wd < 0 for place in self._ear.places)
 
     def wait(self, timeout: float | None = None) -> bool:
         """True when something happened since the Watch was made, or since the last wait that

@@ -12,18 +12,11 @@ from typing import Any
 
 from tailrace.errors import Closed, NotWritten, OffsetOutOfRange, OutcomeUnknown
 from tailrace.kernel import Draft
+from tailrace.log import opening
 from tailrace.log.board import ATTENTION, Board, Note
 from tailrace.log.commit import Committer, Written
 from tailrace.log.fs import FileSystem
 from tailrace.log.members import Members
-from tailrace.log.opening import (
-    FlushModes,
-    can_go_on,
-    first_watermark,
-    make_durable,
-    sync_segments,
-    sync_side_files,
-)
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.producer_table import ProducerTable
 from tailrace.log.producers import Appended
@@ -91,7 +84,7 @@ class Writer:
         self.turn.take()
         alone = self._members.join()
         identity = Identity.load(fs, folder)
-        self.log_flush, self.flush_mode = FlushModes.decide(folder, identity, self._options)
+        self.log_flush, self.flush_mode = opening.FlushModes.decide(folder, identity, self._options)
         self.catalog = Catalog(
             fs, folder, self._options, seals=self.flush_mode is not FlushMode.NONE
         )
@@ -135,7 +128,7 @@ class Writer:
         fs, folder = self._fs, self._folder
         found = diagnose(fs, self.catalog, self.gaps, self.log_flush)
         if not found.clean and self.flush_mode is not FlushMode.NONE:
-            sync_side_files(fs, folder)
+            opening.sync_side_files(fs, folder)
         treat(fs, self.catalog, self.gaps, found)
         self.diagnosis = found
         self._start_offset = self._start_file.load()
@@ -157,7 +150,7 @@ class Writer:
 
     def _begin_tail(self, found: Diagnosis) -> None:
         facts = found.tail
-        is_new = facts is None or not can_go_on(facts, found)
+        is_new = facts is None or not opening.can_go_on(facts, found)
         if facts is None or is_new:
             facts = self.catalog.new_facts(found.next_offset)
         self.tail.begin(facts, tuple(e for e in found.extents if e.base != facts.base))
@@ -167,9 +160,9 @@ class Writer:
             self._fs.sync_dir(self._folder)
         syncs = self.flush_mode is not FlushMode.NONE
         if syncs and not found.synced:
-            make_durable(self._fs, self._folder, found, list(self.tail.extents()[0]))
+            opening.make_durable(self._fs, self._folder, found, list(self.tail.extents()[0]))
         _file, segment, position, durable, _past = self.tail.written()
-        watermark = first_watermark(
+        watermark = opening.first_watermark(
             found,
             self._start_offset,
             (segment, position, durable) if syncs else None,
@@ -211,7 +204,7 @@ class Writer:
         """Nobody has ever flushed this log, and we are to: begin with what there is."""
         with self.committer.alone():
             self._fs.sync_dir(self._folder)
-            sync_segments(self._fs, self._folder, list(sealed), mark.segment)
+            opening.sync_segments(self._fs, self._folder, list(sealed), mark.segment)
             self.committer.advance(note.segment, 0, note.segment)
 
     def _take_over(self) -> None:
@@ -240,6 +233,7 @@ class Writer:
 
     def close(self) -> None:
         """Make durable what we appended. The last one spares the next open a scan."""
+        self.tail.stop()
         if self._upkeep is not None:
             self._upkeep.stop()
         with self.lock:
@@ -250,7 +244,6 @@ class Writer:
                     self._leave()
             finally:
                 self._closed = True
-                self.tail.stop()
                 self._resources.close()
 
     def _leave(self) -> None:
@@ -316,11 +309,13 @@ class Writer:
         """Wait for the turn, and catch up with what others did in theirs. Under `lock`."""
         turn = self.turn
         try:
-            if not turn.take_now():
+            if not turn.lock.acquire_now():  # `turn.take()`, without its call
                 turn.wait()
             turn.held = True
             if not self.board.notes.enter():  # somebody else was here
                 self._catch_up()
+            elif turn.memory[ATTENTION]:
+                self._check_others()
         except BaseException as error:
             self._check_open()
             turn.give()
@@ -342,10 +337,7 @@ class Writer:
             segment, size, next_offset, self._start_offset, _layout = adopted
             if self.tail.go_on(segment, size, next_offset):
                 return
-        failure = self._flush_turn.failure()
-        if failure is not None:
-            self.committer.failure = self.committer.failure or failure
-            raise NotWritten(f"{self._folder}: {failure}; reopen the log")
+        self._check_others()
         note, layout = board.note(), board.layout
         has_moved = note.segment != self.tail.base or layout != self._layout
         self._start_offset = note.start_offset
@@ -354,6 +346,13 @@ class Writer:
         if adopted is None:
             self._take_over()
             board.begin()
+
+    def _check_others(self) -> None:
+        """Raise if a flush of theirs has failed."""
+        failure = self._flush_turn.failure()
+        if failure is not None:
+            self.committer.failure = self.committer.failure or failure
+            raise NotWritten(f"{self._folder}: {failure}; reopen the log")
 
     def end_turn(self) -> None:
         """Tell the others how far the log is written, and let them have the turn, unless we may
@@ -511,7 +510,7 @@ class Writer:
         with self._flush_lock, self.committer.alone():
             try:
                 first = self.committer.watermark.segment
-                sync_segments(self._fs, self._folder, extents, first)
+                opening.sync_segments(self._fs, self._folder, extents, first)
             except OSError as error:
                 self.committer.poison(error)
                 self.committer.check()
