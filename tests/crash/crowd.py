@@ -15,6 +15,7 @@ each append and one after it, so what was on its way is known to be in doubt.
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import json
 import logging
@@ -27,14 +28,15 @@ import time
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from tailrace import Locked, Log, OffsetOutOfRange, Receipt
+from tailrace import Locked, Log, OffsetOutOfRange, Receipt, Record, aio
+from tailrace.aio.reading import Reading
 from tailrace.log.follow import Follower as FollowedRecords
 from tests.project import ROOT
 
@@ -63,6 +65,8 @@ class Plan:
     modes: tuple[Mode, ...] = ("owner",)
     writers: int = 3
     followers: int = 2
+    aio_writers: int = 0
+    aio_followers: int = 0
     segment_bytes: tuple[str, ...] = ("8KiB", "64KiB")
     kept: int | None = None
     exclusive: bool = False  # does somebody want the log alone?
@@ -183,17 +187,29 @@ class Actor:
         """The log, as soon as nobody has it alone; `None` if we are to stop before."""
         while not self.is_stopped():
             try:
-                return Log(
-                    self.plan.log,
-                    mode=self.rng.choice(self.plan.modes),
-                    segment_bytes=self.rng.choice(self.plan.segment_bytes),
-                    flush_interval="20ms",
-                    **options,
-                )
+                return Log(self.plan.log, **self.choices(), **options)
             except Locked:
                 self.book.note("refused")
                 self.pause(0.02)
         return None
+
+    async def open_aio(self, **options: Any) -> aio.Log | None:
+        """The same for asyncio."""
+        while not self.is_stopped():
+            try:
+                return await aio.Log(self.plan.log, **self.choices(), **options)
+            except Locked:
+                self.book.note("refused")
+                await asyncio.sleep(0.02 * self.rng.random())
+        return None
+
+    def choices(self) -> dict[str, Any]:
+        """The options of a handle."""
+        return {
+            "mode": self.rng.choice(self.plan.modes),
+            "segment_bytes": self.rng.choice(self.plan.segment_bytes),
+            "flush_interval": "20ms",
+        }
 
 
 class _Complaints(logging.Handler):
@@ -247,7 +263,8 @@ class Writer(Actor):
                     # What was deleted since may have been forgotten, and would be new again.
                     is_old = self.plan.kept is not None and event[1] in answered
                     return [] if is_old else event[2], event[5]
-                answered.append(event[1])
+                if event[0] in ("written", "acked"):
+                    answered.append(event[1])
             answered = []
         return [], -1
 
@@ -302,6 +319,74 @@ class Writer(Actor):
             log.vacuum()
 
 
+class AioWriter(Writer):
+    """Some tasks that share a handle. One of them has the producer id; and some appends are
+    cancelled, so that nobody knows whether they happened."""
+
+    role = "aiowriter"
+    TASKS = 3
+
+    def act(self) -> None:
+        asyncio.run(self._act())
+
+    async def _act(self) -> None:
+        self.count = 0
+        names, self.sequence = self._last_attempt()
+        log = await self.open_aio(flush=self._flush_mode())
+        if log is None:
+            return
+        async with log, asyncio.TaskGroup() as tasks:
+            if names:
+                _number, receipt = await self._send(log, self.sequence, names)
+                await receipt
+            for task in range(self.TASKS):
+                tasks.create_task(self._append_for_long(log, has_id=task == 0))
+
+    async def _append_for_long(self, log: aio.Log, *, has_id: bool) -> None:
+        while not self.is_stopped():
+            for _ in range(self.rng.choice((1, 10, 50))):
+                sent = await self._step_aio(log, has_id)
+                if self.rng.random() < 0.7:
+                    for number, receipt in sent:
+                        await receipt
+                        self.book.note("acked", number, receipt.offset, time.monotonic())
+                if self.is_stopped():
+                    break
+            if self.rng.random() < 0.1:
+                end = await log.end_offset()
+                await log.flush()
+                self.book.note("flushed", end)
+            await asyncio.sleep(self.rng.random() * self.rng.choice((0, 0.005, 0.05)))
+
+    async def _step_aio(self, log: aio.Log, has_id: bool) -> list[tuple[int, Receipt]]:
+        """Some appends, one after the other or at once; those that were answered."""
+        if has_id and self.rng.random() < 0.3:
+            self.sequence += 1
+            return [await self._send(log, self.sequence)]
+        if self.rng.random() < 0.05:
+            try:
+                async with asyncio.timeout(self.rng.random() * 0.002):
+                    return [await self._send(log)]
+            except TimeoutError:
+                return []
+        many = range(self.rng.choice((1, 1, 3, 8)))
+        return await asyncio.gather(*(self._send(log) for _ in many))
+
+    async def _send(
+        self, log: aio.Log, sequence: int | None = None, names: Sequence[str] = ()
+    ) -> tuple[int, Receipt]:
+        """Append what has these names, or new ones; the number of the attempt, and its receipt."""
+        number, producer = self.count, self.name if sequence is not None else None
+        names = names or self.names()
+        self.count += 1
+        self.book.note("send", number, names, time.monotonic(), producer or "", sequence)
+        values = [expand(name) for name in names]
+        receipt = await log.append(values, producer=producer, sequence=sequence)
+        assert receipt.count == len(names)
+        self.book.note("written", number, receipt.offset, time.monotonic())
+        return number, receipt
+
+
 class Loner(Writer):
     """Wants the log for itself, now and then, and gets it when nobody else is there."""
 
@@ -327,7 +412,7 @@ class Loner(Writer):
 
 class Follower(Actor):
     role = "follower"
-    _records: FollowedRecords | None = None
+    _records: FollowedRecords | Reading[Record] | None = None
 
     def act(self) -> None:
         position: int | None = next(self._positions(), 0)
@@ -360,14 +445,22 @@ class Follower(Actor):
                 if self.is_stopped():  # before it could be closed
                     records.close()
                 for record in records:
-                    assert record.offset is not None
-                    name = shorten(record.value).decode("utf-8", "backslashreplace")
-                    self.book.note("read", record.offset, name)
-                    position = record.offset + 1
+                    position = self._note(record)
         except OffsetOutOfRange as error:  # retention was faster
             if error.low <= position:
                 raise
             return error.low
+        return self._end(position)
+
+    def _note(self, record: Record) -> int:
+        """Write it down; where to go on."""
+        assert record.offset is not None
+        name = shorten(record.value).decode("utf-8", "backslashreplace")
+        self.book.note("read", record.offset, name)
+        return record.offset + 1
+
+    def _end(self, position: int) -> int | None:
+        """Where to go on after a reading that has ended by itself, or was told to."""
         if self.is_stopped() and self.plan.all_sent.exists():
             self.book.note("end")
         return None if self.is_stopped() else position
@@ -376,6 +469,44 @@ class Follower(Actor):
         super().stop(_signal, _frame)
         if self._records is not None:
             self._records.close()
+
+
+class AioFollower(Follower):
+    role = "aiofollower"
+
+    def act(self) -> None:
+        asyncio.run(self._act())
+
+    async def _act(self) -> None:
+        # Between two steps of the loop, so that a reading is closed there, and the loop wakes up.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop, 0, None)
+        position: int | None = next(self._positions(), 0)
+        while not os.path.exists(f"{self.plan.log}/.tailrace/log.json"):
+            if self.is_stopped():
+                return
+            await asyncio.sleep(0.01)
+        log = await self.open_aio(read_only=self.rng.random() < 0.7)
+        if log is None:
+            return
+        async with log:
+            while position is not None:
+                position = await self._follow_aio(log, position)
+
+    async def _follow_aio(self, log: aio.Log, position: int) -> int | None:
+        self.book.note("seek", position)
+        timeout = self.rng.choice((None, None, 0.1))
+        try:
+            async with log.read(position, follow=True, timeout=timeout) as records:
+                self._records = records
+                if self.is_stopped():  # before it could be closed
+                    records.close()
+                async for record in records:
+                    position = self._note(record)
+        except OffsetOutOfRange as error:  # retention was faster
+            if error.low <= position:
+                raise
+            return error.low
+        return self._end(position)
 
 
 # --- starting and killing them ----------------------------------------------------------------
@@ -397,7 +528,9 @@ class Crowd:
         plan = self.plan
         rng = random.Random(plan.seed)
         writers: list[Who] = [(Writer, slot) for slot in range(plan.writers)]
+        writers += [(AioWriter, slot) for slot in range(plan.aio_writers)]
         others: list[Who] = [(Follower, slot) for slot in range(plan.followers)]
+        others += [(AioFollower, slot) for slot in range(plan.aio_followers)]
         if plan.exclusive:
             others.append((Loner, 0))
         for who in (*writers, *others):
@@ -414,7 +547,7 @@ class Crowd:
             for who in victims:
                 self.start(who)
         way = rng.choice((signal.SIGKILL, signal.SIGTERM))
-        for who in [who for who in self.pids if who[0] is not Follower]:
+        for who in [who for who in self.pids if not issubclass(who[0], Follower)]:
             self.end(who, way)
         self._wait_for_followers()
         plan.all_sent.touch()
@@ -454,7 +587,7 @@ class Crowd:
         with Log(self.plan.log, read_only=True) as log:
             end = log.end_offset
         until = time.monotonic() + PATIENCE_S
-        for kind, slot in [who for who in self.pids if who[0] is Follower]:
+        for kind, slot in [who for who in self.pids if issubclass(who[0], Follower)]:
             last = self.incarnations[kind, slot] - 1
             path = self.plan.books / book_name(kind.role, slot, last)
             while time.monotonic() < until:

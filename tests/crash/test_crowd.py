@@ -32,7 +32,8 @@ LONG_S = float(os.environ.get("TAILRACE_CROWD_S", "120"))
 SEED = os.environ.get("TAILRACE_SEED")
 
 # Of each mode by itself, and of both at once. What some add: one who deletes, one who wants the log
-# alone, and segments that are extended ahead of what is in them.
+# alone, segments that are extended ahead of what is in them, and processes that use asyncio.
+ASYNCIO: dict[str, Any] = {"writers": 2, "followers": 1, "aio_writers": 1, "aio_followers": 1}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "sync-owner": {"flush": "sync", "modes": ("owner",)},
     "sync-shared": {
@@ -40,16 +41,23 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "modes": ("shared",),
         "segment_bytes": ("4KiB", "2MiB"),
         "kept": 1500,
+        **ASYNCIO,
     },
-    "async-owner": {"flush": "async", "modes": ("owner",), "kept": 3000},
+    "async-owner": {"flush": "async", "modes": ("owner",), "kept": 3000, **ASYNCIO},
     "async-shared": {"flush": "async", "modes": ("shared",)},
-    "sync-mixture": {"flush": "sync", "modes": ("owner", "shared"), "exclusive": True},
+    "sync-mixture": {
+        "flush": "sync",
+        "modes": ("owner", "shared"),
+        "exclusive": True,
+        **ASYNCIO,
+    },
     "async-mixture": {
         "flush": "async",
         "modes": ("owner", "shared"),
         "segment_bytes": ("1KiB", "64KiB"),
         "kept": 3000,
         "exclusive": True,
+        **ASYNCIO,
     },
 }
 
@@ -199,6 +207,12 @@ def test_a_crowd_keeps_its_log(name: str, folder: Path) -> None:
     assert books.incarnations > 2 * 5, "hardly anybody was killed"
     if CONFIGURATIONS[name].get("exclusive"):
         assert books.refused
+    if CONFIGURATIONS[name].get("aio_writers"):
+        history = books.history
+        assert {"writer0", "aiowriter0"} <= {
+            s.process for s in history.sends if s.outcome == "acked"
+        }
+        assert {"follower0", "aiofollower0"} <= {p.follower for p in history.polls if p.records}
 
 
 @pytest.mark.long

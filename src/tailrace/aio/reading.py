@@ -85,7 +85,18 @@ class Reading(Generic[T], AsyncIterator[T]):
                 self.close()
             elif self._is_idle:
                 self._is_idle = False  # however the wait ends, the next thing is to look
-                await self._wait()
+                if self._timeout is None and self._tailing is not None:
+                    # `_wait`, without its detours: one event wakes all who follow, one by one.
+                    watch = self._tailing.watch
+                    task = watch.task()
+                    try:
+                        watch.begin(task)
+                        await task.future
+                    finally:
+                        watch.leave(task)
+                    watch.take(task)
+                else:
+                    await self._wait()
             elif not self._look_now():
                 await self._look()
         raise StopAsyncIteration

@@ -30,7 +30,7 @@ from tailrace.kernel.layout import NOTE_PHASE, NOTE_PLACES, NOTE_WRITING, note_c
 from tailrace.log.fs import FileSystem
 from tailrace.log.sidefiles import FORMAT, side_path
 
-__all__ = ["ATTENTION", "Board", "Note"]
+__all__ = ["ATTENTION", "POISONED", "Board", "Note"]
 
 NAME = "board"
 SIZE = 4096
@@ -39,7 +39,7 @@ _SET_UP = MAGIC + bytes([FORMAT])
 _IN_ORDER = _SET_UP + b"\0"  # not poisoned
 
 ATTENTION: Final = 40
-_POISONED: Final = 5
+POISONED: Final = 5
 
 _NUMBER = struct.Struct("=Q")
 _INCARNATION, _LAYOUT, _BOOT_ID, _KEEPER = 8, 16, 24, 48
@@ -95,7 +95,7 @@ class Board:
         memory[_BOOT_ID : _BOOT_ID + 16] = self._boot_id
         self.notes.put(*note, layout, True)
         memory[0:5] = _SET_UP
-        memory[_POISONED] = 0
+        memory[POISONED] = 0
 
     def outdate(self) -> None:
         """The files have changed, though nobody writes to the log."""
@@ -146,18 +146,19 @@ class Board:
 
     @property
     def poisoned(self) -> bool:
-        return bool(self.memory[_POISONED])
+        return bool(self.memory[POISONED])
 
     def poison(self) -> None:
-        self.memory[_POISONED] = 1
+        self.memory[POISONED] = 1
         self.memory[ATTENTION] = 1
 
     def want(self) -> None:
         self.memory[ATTENTION] = 1
 
     def unwant(self) -> None:
-        self.memory[ATTENTION] = 0
-        if self.memory[_POISONED]:
+        if not self.memory[POISONED]:
+            self.memory[ATTENTION] = 0
+        if self.memory[POISONED]:
             self.memory[ATTENTION] = 1
 
     # --- the notes --------------------------------------------------------------------------

@@ -475,6 +475,8 @@ class _TaskFlusher:
         """Ask for a flush, later in this turn of the running loop: one serves every task of the
         turn."""
         if loop not in self._asked:
+            for closed in [other for other in self._asked if other.is_closed()]:
+                self._asked.discard(closed)
             loop.call_soon(self._put_request, loop)
             self._asked.add(loop)
 

@@ -283,8 +283,7 @@ class Hub:
 
     def attend(self, task: Task) -> None:
         """Have the task's loop read while it waits."""
-        with self._lock:
-            task.ear.sleepers[task] = None
+        task.ear.sleepers[task] = None  # at one stroke, like the pop: that needs no lock
         loop, inotify = task.loop, self._changes.inotify
         attendance = self._attendances.get(loop)
         if attendance is None:
@@ -298,12 +297,11 @@ class Hub:
         if self._changes.is_looking and attendance.timer is None:
             self._set_timer(loop, attendance)
 
-    def unattend(self, task: Task, timer: asyncio.TimerHandle | None) -> None:
+    def unattend(self, task: Task, timer: asyncio.TimerHandle | None = None) -> None:
         """May be done again, like `leave`."""
         if timer is not None:
             timer.cancel()
-        with self._lock:
-            task.ear.sleepers.pop(task, None)
+        task.ear.sleepers.pop(task, None)
         attendance = self._attendances.get(task.loop)
         if attendance is not None:
             attendance.tasks.discard(task)
@@ -365,10 +363,10 @@ class Hub:
             ear.tick += 1
             for sleeper in list(ear.sleepers):
                 if isinstance(sleeper, Task):
-                    if sleeper.loop is here:
-                        sleeper.settle()  # without a detour through the loop
-                    else:
+                    if sleeper.loop is not here:
                         sleeper.rouse()
+                    elif not sleeper.future.done():
+                        sleeper.future.set_result(None)
                 elif sleeper is self.leader:
                     if sleeper is not here:
                         sleeper.rouse()

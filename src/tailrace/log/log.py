@@ -131,7 +131,7 @@ class Log:
         self._followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self._closed = self._is_let_go = True
         self._is_inherited = False
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._open()
         _logs.add(self)
 
@@ -166,7 +166,7 @@ class Log:
         self._writer = self._committer = None
         self._observer.disown()
         self._followers = weakref.WeakSet()
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._is_inherited = True
 
     def __reduce__(self) -> NoReturn:
@@ -345,7 +345,8 @@ class Log:
         check_timeout(timeout)
         if follow:
             follower = Follower(self.tail(start, end, timestamp=timestamp), timeout)
-            self._followers.add(follower)
+            with self._opening:
+                self._followers.add(follower)
             if self._closed:  # meanwhile
                 follower.close()
             return follower
@@ -527,7 +528,9 @@ class Log:
         """Flush and close; a second close does nothing, or what an interrupt left undone."""
         self._closed = True
         if not self._is_let_go:
-            for follower in list(self._followers):
+            with self._opening:
+                followers = list(self._followers)
+            for follower in followers:
                 follower.close()
             try:
                 if self._writer is not None:

@@ -59,7 +59,7 @@ class Tips:
         memory: then this never blocks."""
         news = hub.current.news  # first: what is told from here on may not be in what we read
         last = self._last
-        if last is not None and last.news == news and last.tip == tip:
+        if last is not None and last.news == news and (last.tip is tip or last.tip == tip):
             return last
         found = self._read(tip, now)
         if found is None:

@@ -16,13 +16,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tailrace.log import hub
 from tailrace.log.hub import Ear, Task, Thread
-
-if TYPE_CHECKING:
-    import asyncio
 
 __all__ = ["Watch"]
 
@@ -73,27 +69,49 @@ class Watch:
 
     async def wait_async(self, timeout: float | None = None) -> bool:
         """`wait` for a task. It may be cancelled at any time, which takes nothing away."""
-        ours, ear = hub.current, self._ear
-        if ear.hub is not ours:
-            ours.adopt(ear)
-        # Importing asyncio takes long, and whoever has a running loop has it already.
-        loop: asyncio.AbstractEventLoop = sys.modules["asyncio"].get_running_loop()
-        task = Task(ear, loop)
-        if not task.is_over:
-            timer = None if timeout is None else loop.call_later(timeout, task.settle)
+        task = self.task()
+        timer = None if timeout is None else task.loop.call_later(timeout, task.settle)
+        try:
+            self.begin(task)
+            await task.future
+            if not task.is_over:  # the time has passed; something may have come with it
+                hub.current.take_in(task.loop)
+        finally:
             try:
-                ours.attend(task)
-                if not task.is_over:
-                    await task.future
-                if not task.is_over:  # the time has passed; something may have come with it
-                    ours.take_in(loop)
-            finally:
-                try:
-                    ours.unattend(task, timer)
-                except BaseException:
-                    ours.unattend(task, timer)
-                    raise
-        return ear.take(task.seen)
+                hub.current.unattend(task, timer)
+            except BaseException:  # see `wait`
+                hub.current.unattend(task, timer)
+                raise
+        return self.take(task)
+
+    # The steps of `wait_async`, for those who are in a hurry.
+
+    def task(self) -> Task:
+        """The running task, which is about to wait."""
+        ear = self._ear
+        if ear.hub is not hub.current:
+            hub.current.adopt(ear)
+        # Importing asyncio takes long, and whoever has a running loop has it already.
+        return Task(ear, sys.modules["asyncio"].get_running_loop())
+
+    def begin(self, task: Task) -> None:
+        """Its future is done when there is something, or the Watch was closed."""
+        if not task.is_over:
+            hub.current.attend(task)
+        if task.is_over:
+            task.settle()
+
+    def leave(self, task: Task) -> None:
+        """Whatever has happened to it."""
+        try:
+            hub.current.unattend(task)
+        except BaseException:
+            hub.current.unattend(task)
+            raise
+
+    def take(self, task: Task) -> bool:
+        """What `wait_async` returns."""
+        return self._ear.take(task.seen)
 
     @property
     def closed(self) -> bool:

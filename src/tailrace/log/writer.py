@@ -13,7 +13,7 @@ from typing import Any
 from tailrace.errors import Closed, NotWritten, OffsetOutOfRange, OutcomeUnknown
 from tailrace.kernel import Draft
 from tailrace.log import opening
-from tailrace.log.board import ATTENTION, Board, Note
+from tailrace.log.board import ATTENTION, POISONED, Board, Note
 from tailrace.log.commit import Committer, Written
 from tailrace.log.fs import FileSystem
 from tailrace.log.members import Members
@@ -314,7 +314,7 @@ class Writer:
             turn.held = True
             if not self.board.notes.enter():  # somebody else was here
                 self._catch_up()
-            elif turn.memory[ATTENTION]:
+            elif turn.memory[POISONED] and self.committer.failure is None:
                 self._check_others()
         except BaseException as error:
             self._check_open()
