@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tailrace import Log
 from tailrace.log import hub, inotify
 from tailrace.log.watch import Watch
 from tests.log.helpers import WAIT, eventually, in_threads, run_python
@@ -133,6 +134,44 @@ def test_a_leader_leaves_at_every_step_of_a_follower(
         return was_reached
 
     every_step(play, least=30)
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize("is_stolen", [False, True])
+def test_a_record_at_every_step_of_a_follower(path: Path, flush: str, is_stolen: bool) -> None:
+    """Another one sees it first, and what that one has seen serves this one, too: but never instead
+    of what came later."""
+    with Log(path, flush=flush, upkeep=False) as log, Log(path, read_only=True) as reader:
+        log.append_one(b"").wait()
+        follower, other = reader.read(follow=True), reader.tail()
+        assert next(follower).offset == 0
+        assert len(list(other.poll())) == 1
+
+        def append() -> None:
+            log.append_one(b"").wait()
+            if is_stolen:
+                read_as_another()
+
+        def play(number: int) -> bool:
+            step = AtStep(number, append)
+            append()
+            while other.position < log.end_offset:
+                assert list(other.poll())
+
+            def see_two() -> bool:
+                return [next(follower).offset, next(follower).offset] == due
+
+            due = [log.end_offset - 1, log.end_offset]
+            seeing = Waiting(partial(tracing, step, see_two))
+            was_reached = step.was_reached()
+            if not was_reached:
+                append()
+            assert seeing.result() is True
+            return was_reached
+
+        every_step(play, least=200)
+        other.close()
+        follower.close()
 
 
 @pytest.mark.parametrize("is_early", [False, True])

@@ -175,7 +175,8 @@ def is_collecting(frame: Any) -> bool:
     return frame is not None
 
 
-_OURS = tuple(f"tailrace/log/{name}.py" for name in ("watch", "hub", "changes", "inotify"))
+_MODULES = ("watch", "hub", "changes", "inotify", "follow", "tip")
+_OURS = tuple(f"tailrace/log/{name}.py" for name in _MODULES)
 
 
 class AtStep:

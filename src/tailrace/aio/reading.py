@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -106,7 +106,7 @@ class Reading(Generic[T], AsyncIterator[T]):
         tailing = self._tailing
         if tailing is None or self._source is not None or self._pending is not None:
             return False
-        records: list[Any] | None = tailing.poll_now()
+        records: Sequence[Any] | None = tailing.poll_now()
         if records is None:
             return False
         if records:

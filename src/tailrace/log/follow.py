@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -58,7 +58,8 @@ class Tailing:
         return self._end is not None and self.position >= self._end
 
     def poll(self) -> Iterator[Record]:
-        """What there is now and was not read before."""
+        """What there is and was not read before. If the watch has yet to tell of the last of it,
+        that may come with the next look."""
         tip, self._tip = self._tip, None  # it is good if we have read all that is before it
         while tip is not None:
             sight = self._tips.look(tip)
@@ -113,7 +114,7 @@ class Tailing:
             self.watch.close()
         return True
 
-    def poll_now(self) -> list[Record] | None:
+    def poll_now(self) -> Sequence[Record] | None:
         """The same, if it can be had without waiting for anything but memory: never blocks."""
         sight = None if self._tip is None else self._tips.look(self._tip, now=True)
         if sight is None or not sight.is_all:

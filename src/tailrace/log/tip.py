@@ -41,7 +41,7 @@ class Sight(NamedTuple):
 
     news: int
     tip: Tip
-    records: list[Record]
+    records: tuple[Record, ...]
     next: Tip
     is_all: bool
 
@@ -66,10 +66,10 @@ class Tips:
             return None
         data, next_offset, is_all = found
         if not data:
-            return Sight(news, tip, [], tip, is_all)
+            return Sight(news, tip, (), tip, is_all)
         if now and next_offset - tip.offset > _MANY:
             return None
-        records = decode(data, 0, len(data), tip.offset)
+        records = tuple(decode(data, 0, len(data), tip.offset))
         behind = Tip(tip.edition, tip.segment, tip.position + len(data), next_offset)
         self._last = sight = Sight(news, tip, records, behind, is_all)
         return sight
