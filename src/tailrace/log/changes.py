@@ -22,7 +22,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Changes(Generic[Owner]):
                 if self.inotify is not None:
                     self.inotify.remove(place.wd)
 
-    def take(self) -> Iterable[Owner]:
+    def take(self) -> Collection[Owner]:
         """Whose places have changed, each once."""
         owners: dict[Owner, None] = {}
         if self.inotify is not None:

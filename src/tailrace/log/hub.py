@@ -34,7 +34,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tailrace.log.changes import LOOK_FIRST_S, LOOK_LAST_S, Changes, Place
@@ -342,9 +342,12 @@ class Hub:
         a thread that waits, or a loop."""
         try:
             with self._lock:
-                was_looking = self._changes.is_looking
-                self._tell(self._changes.take(), here)
-                if self._changes.is_looking and not was_looking and self.leader is not None:
+                changes = self._changes
+                was_looking = changes.is_looking
+                ears = changes.take()
+                if ears:
+                    self._tell(ears, here)
+                if not was_looking and changes.is_looking and self.leader is not None:
                     self.leader.rouse()
         except BaseException:
             # An interrupt, most likely. What was read has perhaps not been told.
@@ -357,7 +360,7 @@ class Hub:
         if self._retired or self._changes.complaint is not None:
             self._tidy()
 
-    def _tell(self, ears: Iterable[Ear], here: object) -> None:
+    def _tell(self, ears: Collection[Ear], here: object) -> None:
         self.news += 1  # first: who finds that it is told must not find it unchanged
         for ear in ears:
             ear.tick += 1
@@ -372,7 +375,8 @@ class Hub:
                         sleeper.rouse()
                 else:
                     self._chain.append(sleeper)
-        self._rouse_next(_ABREAST)
+        if self._chain:
+            self._rouse_next(_ABREAST)
 
     def _tell_all(self) -> None:
         with self._lock:

@@ -96,10 +96,12 @@ class Watch:
 
     def begin(self, task: Task) -> None:
         """Its future is done when there is something, or the Watch was closed."""
-        if not task.is_over:
+        ear, seen = self._ear, task.seen
+        if ear.tick == seen and not ear.closed:
             hub.current.attend(task)
-        if task.is_over:
-            task.settle()
+            if ear.tick == seen and not ear.closed:
+                return
+        task.settle()
 
     def leave(self, task: Task) -> None:
         """Whatever has happened to it."""
