@@ -243,8 +243,9 @@ def test_a_flush_that_cannot_be_tried(path: Path) -> None:
     fs = FaultyFileSystem(OsFileSystem())
 
     async def work() -> None:
-        with Log(path, fs=fs) as log:
+        with Log(path, fs=fs) as log, Log(path) as other:
             await log.append_one(b"0")
+            await other.append_one(b"of another, whose flush has to be looked at")
             receipt = log.append_one(b"1")
             fs.plan = on("pread", Fail(errno.EIO), path="*watermark")
             with pytest.raises(OutcomeUnknown, match="try again"):

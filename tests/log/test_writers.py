@@ -259,6 +259,24 @@ def test_a_flush_of_one_covers_the_others(world: World) -> None:
             assert offsets(log.read()) == [0, 1, 2]
 
 
+def test_whoever_flushed_last_knows_how_far_that_went(world: World) -> None:
+    """The others look it up, once."""
+    first, second = world.pair()
+
+    def looks(log: Log, count: int) -> int:
+        before = len(world.faults.calls)
+        for _ in range(count):
+            log.append_one(b"x").wait()
+        calls = world.faults.calls[before:]
+        return sum(call.op == "pread" and call.path.endswith("watermark") for call in calls)
+
+    assert looks(first, 5) == 1
+    assert looks(first, 5) == 0
+    assert looks(second, 5) == 1
+    assert looks(first, 5) == 1
+    assert offsets(world.read_only().read()) == [*range(20)]
+
+
 def test_readers_see_what_is_durable_whoever_flushed(world: World) -> None:
     first, second = world.pair()
     receipt = first.append_one(b"0")

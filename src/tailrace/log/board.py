@@ -13,6 +13,7 @@ waits. Nothing on it has to survive: the first process to open a log writes it a
     40  1  attention: whoever writes has to look, for somebody waits or a flush failed
     41  1  phase: bit 0 tells which note counts, bit 1 that somebody writes, or died meanwhile
     48  8  the process that keeps the turn, for people
+    56  8  flusher: a number of whoever flushed last
     64 48  a note, and at 128 the other: segment, size, next offset, start offset, layout, check
 
 The turn to write (`turn.py`) guards it. Those who read without the turn may see a note that is
@@ -42,7 +43,7 @@ ATTENTION: Final = 40
 POISONED: Final = 5
 
 _NUMBER = struct.Struct("=Q")
-_INCARNATION, _LAYOUT, _BOOT_ID, _KEEPER = 8, 16, 24, 48
+_INCARNATION, _LAYOUT, _BOOT_ID, _KEEPER, _FLUSHER = 8, 16, 24, 48, 56
 _EDITION = 40  # bytes: what tells of the set of segments
 _NOTE = struct.Struct("=QQQQQQ")
 
@@ -92,6 +93,7 @@ class Board:
         self._store(_INCARNATION, self.incarnation + 1)
         self._store(_LAYOUT, layout)
         self._store(_KEEPER, 0)
+        self._store(_FLUSHER, 0)
         memory[_BOOT_ID : _BOOT_ID + 16] = self._boot_id
         self.notes.put(*note, layout, True)
         memory[0:5] = _SET_UP
@@ -143,6 +145,14 @@ class Board:
     @keeper.setter
     def keeper(self, pid: int) -> None:
         self._store(_KEEPER, pid)
+
+    @property
+    def flusher(self) -> int:
+        return self._load(_FLUSHER)
+
+    @flusher.setter
+    def flusher(self, number: int) -> None:
+        self._store(_FLUSHER, number)
 
     @property
     def poisoned(self) -> bool:

@@ -128,8 +128,11 @@ class Others(Protocol):
         """Wait for whoever flushes now; false if nobody does, and then it is our turn. After the
         deadline, `TimeoutError`."""
 
+    def claim(self) -> bool:
+        """In our turn: we are about to flush. False if one of them has since we last did."""
+
     def release(self) -> None:
-        """Let them, after an interrupt that may have hit the exit."""
+        """Let them."""
 
     def failure(self) -> OSError | None:
         """Why nothing can become durable any more, if somebody has found that out."""
@@ -295,27 +298,18 @@ class Committer:
         """No other process flushes meanwhile, and what they have flushed is known."""
         try:
             with self._others:
-                self._learn()
+                self._learn(our_turn=True)
                 yield
         except OSError as error:
             raise OutcomeUnknown(f"cannot flush {self._folder}: {error}; try again") from error
 
-    def _have_waited(self, deadline: float | None) -> bool:
-        """If another process flushes now, wait for it, together with all who do."""
-        try:
-            if not self._others.wait(deadline):
-                return False
-            self._learn()
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise OutcomeUnknown(f"cannot flush {self._folder}: {error}; try again") from error
-        return True
-
-    def _learn(self) -> None:
-        """What have the others done? Somebody may be writing it down now: then we look later."""
+    def _learn(self, *, our_turn: bool = False) -> None:
+        """What have the others done? If it is not our turn somebody may be writing it down now:
+        then we look later."""
         self.failure = self.failure or self._others.failure()
         self.check()
+        if our_turn and self._others.claim():
+            return
         mark = self._watermark_file.load()
         if mark is not None and mark.durable > self.durable:
             self.watermark, self.durable = mark, mark.durable
@@ -324,13 +318,22 @@ class Committer:
         """Do one flush, with the turn, unless what is below `wanted` is durable by now. It covers
         everything that is written when it begins. False if another process did one instead, which
         may have been enough."""
+        others = self._others
         try:
-            if self._have_waited(deadline):
+            if others.wait(deadline):
+                self._learn()
                 return False
-            with self.alone():
+            try:
+                self._learn(our_turn=True)
                 if self.durable < wanted:
                     self._sync(*self._written())
+            finally:
+                others.release()
             return True
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise OutcomeUnknown(f"cannot flush {self._folder}: {error}; try again") from error
         finally:
             if self._waiters:
                 with self._lock:  # those who are covered go first

@@ -243,7 +243,7 @@ class Catalog:
             facts = self._facts.get(extent.base)
             if facts is None:
                 facts = self._load(extent)
-            if facts is None:
+            if facts is None or whole:  # an interrupt on the way must not leave half an entry
                 facts = self.new_facts(extent.base)
             if facts.size < extent.size:
                 self._extend(facts, extent, whole)

@@ -149,6 +149,7 @@ class FlushTurn:
     def __init__(self, fs: FileSystem, folder: str, board: Board) -> None:
         self.incarnation = 0  # the one that we belong to
         self._board = board
+        self._number = _draw()
         self._lock = fs.lock(side_path(folder, "lock.flush"))
 
     def wait(self, deadline: float | None = None) -> bool:
@@ -177,6 +178,13 @@ class FlushTurn:
     def release(self) -> None:
         self._lock.release()
 
+    def claim(self) -> bool:
+        """We are about to flush. True if the last one who did was us."""
+        if self._board.flusher == self._number:
+            return True
+        self._board.flusher = self._number
+        return False
+
     def failure(self) -> OSError | None:
         """Why this handle cannot go on, if others know a reason."""
         if self._board.incarnation != self.incarnation:
@@ -188,6 +196,12 @@ class FlushTurn:
 
     def close(self) -> None:
         self._lock.close()
+
+
+def _draw() -> int:
+    """A number of a handle's own, wherever its process runs: not its pid, which may be that of
+    another in the next container."""
+    return int.from_bytes(os.urandom(7), "little") + 1
 
 
 class Kept(Protocol):
