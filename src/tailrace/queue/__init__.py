@@ -1,0 +1,1 @@
+"""Queues on the log: routing, claims, acknowledgements, dead letters."""

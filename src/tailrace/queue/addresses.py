@@ -1,0 +1,52 @@
+"""Addresses of queues among topics: `$queue/<name>/<routing key>`.
+
+The routing key may have any number of levels, or none. In the last level `$ack`, `$nack`,
+`$reject` and `$commit` are not keys but verbs, by which clients of a broker settle what they have
+got; elsewhere in an address they are a mistake.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tailrace.errors import InvalidName
+
+__all__ = ["ROOT", "VERBS", "Address", "address_of", "default_binding", "parse_address"]
+
+ROOT: Final = "$queue"
+VERBS: Final = frozenset({"$ack", "$nack", "$reject", "$commit"})
+
+
+class Address(NamedTuple):
+    """A queue, the routing key, and the verb without its `$`, if there is one."""
+
+    queue: str
+    routing_key: str
+    verb: str | None = None
+
+
+def parse_address(topic: str) -> Address | None:
+    """The address that a topic is; `None` if it is an ordinary one. `InvalidName` if it looks like
+    an address and is none."""
+    root, *levels = topic.split("/")
+    if root != ROOT or not levels:
+        return None
+    *levels, last = levels
+    if VERBS.intersection(levels):
+        raise InvalidName(f"the topic {topic!r}: a verb has to be its last level")
+    if last not in VERBS:
+        levels.append(last)
+    queue = levels[0] if levels else ""
+    if not queue:
+        raise InvalidName(f"the topic {topic!r} names no queue; it has to be {ROOT}/<queue>/…")
+    return Address(queue, "/".join(levels[1:]), last[1:] if last in VERBS else None)
+
+
+def address_of(queue: str, routing_key: str = "") -> str:
+    """The topic of what is published to a queue by its name."""
+    return f"{ROOT}/{queue}/{routing_key}" if routing_key else f"{ROOT}/{queue}"
+
+
+def default_binding(queue: str) -> str:
+    """The filter of a queue that was given none: everything that is addressed to it."""
+    return f"{ROOT}/{queue}/#"

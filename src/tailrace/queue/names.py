@@ -1,0 +1,50 @@
+"""Names of queues and groups, and the files that carry them.
+
+A name may hold anything but control characters. In a path it is one component, in which what a path
+cannot hold is written as `%` and two hex digits for each byte of its UTF-8: a slash, a percent
+sign, and the dot of a name that begins with one (`..` is a folder, and `.tailrace` is ours). Names
+that need none of this are their own files, as FluxMQ writes them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from tailrace.errors import InvalidName
+
+__all__ = ["check_name", "from_component", "to_component"]
+
+_LONGEST = 200  # bytes of a component: file systems take 255, and files need an ending
+_ESCAPED = re.compile(r"^\.|[/%]")
+_ESCAPE = re.compile(r"%([0-9A-F]{2})")
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise `InvalidName` unless it can be the name of a `kind`: "queue" or "group"."""
+    if not name:
+        raise InvalidName(f"the name of a {kind} must not be empty")
+    for character in name:
+        # Controls; and halves of characters, which no file can carry.
+        if unicodedata.category(character) in ("Cc", "Cs"):
+            raise InvalidName(f"the name of a {kind}, {name!r}, holds {character!r}")
+    size = len(_escape(name).encode())
+    if size > _LONGEST:
+        raise InvalidName(
+            f"the name of a {kind}, {name[:20]!r}…, takes {size} bytes in a path; "
+            f"{_LONGEST} are the most"
+        )
+
+
+def to_component(name: str) -> str:
+    """The name of its file or folder. Two names never have the same."""
+    return _escape(name)
+
+
+def from_component(component: str) -> str:
+    """The name whose file or folder it is."""
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), component)
+
+
+def _escape(name: str) -> str:
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", name)
