@@ -32,6 +32,7 @@ import pytest
 
 from tailrace import Log, OffsetOutOfRange
 from tailrace.log import tail, turn
+from tests.crash.countdown import Countdown
 from tests.crash.crowd import PATIENCE_S, Book, Mode, Plan, Writer, read_book, shorten
 from tests.crash.test_crowd import judge
 from tests.crash.test_failing_system_calls import is_traceable
@@ -119,7 +120,7 @@ class Stage:
             try:
                 os.close(signal_go)
                 os.read(go, 1)
-                countdown = Countdown(point)
+                countdown = Countdown(point, is_engine)
                 if self.way == LINE:
                     sys.settrace(countdown)
                 Victim(plan, 0, 0).perform(options)
@@ -146,22 +147,8 @@ class Stage:
         return tracer
 
 
-class Countdown:
-    """Kills its process when the n-th line of the engine is about to run; `passed` are the
-    functions of those before it."""
-
-    def __init__(self, lines: int) -> None:
-        self.passed: list[str] = []
-        self._lines = lines
-
-    def __call__(self, frame: FrameType, event: str, _argument: object) -> Countdown | None:
-        if _ENGINE not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            self.passed.append(frame.f_code.co_qualname)
-            if len(self.passed) == self._lines:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return self
+def is_engine(frame: FrameType) -> bool:
+    return _ENGINE in frame.f_code.co_filename
 
 
 class Victim(Writer):

@@ -33,6 +33,7 @@ from tailrace.log.board import Board, Note
 from tailrace.log.fs import FileSystem, OsFile, OsFileSystem
 from tailrace.log.offline.verify import verify
 from tailrace.testing import Fail, FaultyFileSystem, SimulatedCrash, SimulatedDisk, on
+from tests.crash.countdown import Countdown
 from tests.crash.oracle import scan
 from tests.log.processes import Other, another_process
 from tests.project import ROOT
@@ -210,31 +211,14 @@ class Scene:
 # --- killed at a line -------------------------------------------------------------------------
 
 
-class Countdown:
-    """Kills its process when the n-th line of the recovery is about to run, as far as it is in the
-    writer or on the board; `passed` are the functions of those before it."""
-
-    def __init__(self, lines: int) -> None:
-        self.passed: list[str] = []
-        self._lines = lines
-
-    def __call__(self, frame: FrameType, event: str, _argument: object) -> Countdown | None:
-        if event == "call" and not self._is_recovery(frame):
-            return None
-        if event == "line":
-            self.passed.append(frame.f_code.co_qualname)
-            if len(self.passed) == self._lines:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return self
-
-    @staticmethod
-    def _is_recovery(frame: FrameType) -> bool:
-        if not frame.f_code.co_filename.endswith(_PLACES):
-            return False
-        caller: FrameType | None = frame
-        while caller is not None and caller.f_code.co_qualname != "Writer._recover":
-            caller = caller.f_back
-        return caller is not None
+def is_recovery(frame: FrameType) -> bool:
+    """Does `Writer._recover` do it, in the writer or on the board?"""
+    if not frame.f_code.co_filename.endswith(_PLACES):
+        return False
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code.co_qualname != "Writer._recover":
+        caller = caller.f_back
+    return caller is not None
 
 
 def recover(path: str, flush: str, line: int) -> str:
@@ -245,7 +229,7 @@ def recover(path: str, flush: str, line: int) -> str:
     if not child:
         code = 3
         try:
-            countdown = Countdown(line)
+            countdown = Countdown(line, is_recovery)
             fs = UnsyncedFileSystem()
             sys.settrace(countdown)
             log = Log(path, flush=flush, fs=fs, **OPTIONS)

@@ -22,7 +22,7 @@ from tests.log.processes import another_process
 
 
 def is_up(board: Board) -> bool:
-    return board.is_up
+    return board.edition() is not None
 
 
 def put(

@@ -1,4 +1,5 @@
-"""The hot loops: batches to bytes and back. No I/O, no policy.
+"""The hot loops: batches to bytes and back. No policy, and no I/O but for the lock that each append
+takes and gives back.
 
 There are two implementations of the same functions: `compiled` (Cython) and `pure` (plain Python).
 This module is the one place that chooses. `TAILRACE_KERNEL=pure` forces the plain one,

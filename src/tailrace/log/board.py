@@ -112,14 +112,10 @@ class Board:
         """Can those who are here go by it?"""
         return self.memory[0:5] == _SET_UP
 
-    @property
-    def is_up(self) -> bool:
-        """Is it of this boot, so that even he who does not know who is here can go by it?"""
-        return self.is_set_up and self.memory[_BOOT_ID : _BOOT_ID + 16] == self._boot_id
-
     def edition(self) -> bytes | None:
-        """As long as this is the same, so are the segments. `None` if nobody keeps it up to date,
-        or the log is poisoned. Needs no turn: if it is just being changed, it is another one."""
+        """As long as this is the same, so are the segments. `None` if nobody keeps it up to date in
+        this boot, or the log is poisoned. Needs no turn: if it is just being changed, it is another
+        one."""
         edition = self.memory[:_EDITION].tobytes()
         if edition != self._edition:  # the last that was good
             if edition[:6] != _IN_ORDER or edition[_BOOT_ID:] != self._boot_id:

@@ -35,12 +35,14 @@ class ProcessLock:
     __slots__ = ("__weakref__", "_fd", "acquire_now", "release")
 
     def __init__(self, path: str) -> None:
+        # Not methods, because each append calls them. The first is `acquire(wait=False)`.
+        self.acquire_now: Callable[[], bool] = _refuse
+        self.release: Callable[[], None] = _nothing
         with _opening:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             _open.add(self)
-        # Not methods, because each append calls them. The first is `acquire(wait=False)`.
-        self.acquire_now: Callable[[], bool] = functools.partial(lock_now, self._fd)
-        self.release: Callable[[], None] = functools.partial(unlock, self._fd)
+        self.acquire_now = functools.partial(lock_now, self._fd)
+        self.release = functools.partial(unlock, self._fd)
 
     def acquire(self, *, shared: bool = False, wait: bool = True) -> bool:
         """Take it, alone or together with others who share it; false if somebody has it and we
