@@ -32,6 +32,7 @@ from tests.log.helpers import (
     eventually,
     fill,
     flip,
+    forget_clean_close,
     in_threads,
     offsets,
     require,
@@ -423,6 +424,28 @@ def test_a_torn_append_that_is_taken_back(path: Path, follow: Follow) -> None:
         with OtherProcess(path) as other:
             other.append(5)
         following.sees(*range(10))
+
+
+def test_recovery_quarantines_what_it_has_read(path: Path, flush: str, follow: Follow) -> None:
+    """A follower is past the damage and goes on; who comes to it is told where to."""
+    with Log(path, flush=flush, segment_bytes=400) as log:
+        fill(log, 60)
+    forget_clean_close(path)
+    base = bases(path)[-1]
+    with Log(path, read_only=True) as reader:
+        following = follow(reader.read(follow=True))
+        following.sees(*range(60))
+        flip(segment(path, base), 20)
+        with Log(path, segment_bytes=400) as log:
+            fill(log, 5, first=60)
+            log.flush()
+            following.sees(*range(60), *range(log.end_offset - 5, log.end_offset))
+            with pytest.raises(Corrupt) as caught:
+                list(reader.read())
+            assert caught.value.first_offset == base
+            after = require(caught.value.next_offset)
+            assert offsets(reader.read(after)) == offsets(log.read(after))
+            assert offsets(log.read(after))[-5:] == [*range(log.end_offset - 5, log.end_offset)]
 
 
 # --- how it ends --------------------------------------------------------------------------
