@@ -27,6 +27,7 @@ FUNCTIONS = [
     "encode_one",
     "encode_placed",
     "fill_columns",
+    "find_header",
     "find_record_at_time",
     "first_headers",
     "inflate",

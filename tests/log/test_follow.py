@@ -41,11 +41,14 @@ from tests.log.helpers import (
     values,
 )
 from tests.log.watching import (
+    Waiting,
     by_looking,
+    drain,
     either_way,
     fresh_hub,
     inotify_fds,
     kernel_watches,
+    touch,
 )
 
 __all__ = ["by_looking", "either_way", "fresh_hub"]
@@ -882,6 +885,151 @@ def test_many_records_at_the_tip_are_decoded_in_a_thread(path: Path) -> None:
         assert tailing.poll_now() is None
         assert offsets(tailing.poll()) == [*range(2, 2_002)]
         tailing.close()
+
+
+# --- what else it may watch, and where it goes on -----------------------------------------
+
+
+@pytest.fixture
+def besides(tmp_path: Path) -> Path:
+    path = tmp_path / "besides"
+    path.write_bytes(b"old")
+    return path
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("is_read_only", [False, True], ids=["writer", "reader"])
+def test_a_file_that_is_watched_also(
+    path: Path, flush: str, is_read_only: bool, besides: Path
+) -> None:
+    with (
+        Log(path, flush=flush, segment_bytes=400, upkeep=False) as log,
+        Log(path, read_only=True) as reader,
+    ):
+        tailing = (reader if is_read_only else log).tail(also=[str(besides)])
+        for round_ in range(3):  # each time in another segment
+            fill(log, 20)
+            assert offsets(tailing.poll()) == [*range(20 * round_, 20 * round_ + 20)]
+            drain(tailing.watch)
+            touch(besides)
+            assert tailing.watch.wait(WAIT)
+            assert not list(tailing.poll())
+            drain(tailing.watch)
+            waiting = Waiting(tailing.watch.wait)
+            eventually(lambda: bool(tailing.watch._ear.sleepers))
+            touch(besides)
+            assert waiting.result() is True
+        assert len(bases(path)) > 3
+        drain(tailing.watch)
+        log.append_one(b"60").wait()
+        assert tailing.watch.wait(WAIT)
+        assert offsets(tailing.poll()) == [60]
+        tailing.close()
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_file_that_is_watched_also_in_a_folder_that_becomes_a_log(
+    path: Path, flush: str, besides: Path
+) -> None:
+    path.mkdir()
+    with Log(path, read_only=True) as reader:
+        tailing = reader.tail(also=[str(besides)])
+        assert not list(tailing.poll())
+        with Log(path, flush=flush) as log:
+            log.append_one(b"0").wait()
+            assert offsets(tailing.poll()) == [0]
+            drain(tailing.watch)
+            touch(besides)
+            assert tailing.watch.wait(WAIT)
+        tailing.close()
+
+
+def test_a_file_that_is_watched_also_has_to_be_there(log: Log, besides: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        log.tail(also=[str(besides), f"{besides} not"])
+    assert kernel_watches() == 0
+
+
+def test_a_watch_is_renewed_when_other_files_tell(path: Path) -> None:
+    path.mkdir()
+    with Log(path, read_only=True) as reader:
+        tailing = reader.tail()
+        watches = [tailing.watch]
+        assert not tailing.renew_watch()
+        assert [tailing.watch] == watches
+        with Log(path, flush="sync") as log:
+            log.append_one(b"0").wait()
+            assert reader.end_offset == 1  # it has seen what sort of log that is
+            assert tailing.renew_watch()
+            watches.append(tailing.watch)
+            assert [watch.closed for watch in watches] == [True, False]
+            assert not tailing.renew_watch()
+            assert tailing.watch is watches[1]
+        tailing.close()
+
+
+def test_reading_goes_on_elsewhere(path: Path, flush: str) -> None:
+    with Log(path, flush=flush, segment_bytes=400) as log:
+        fill(log, 50)
+        tailing = log.tail()
+        assert offsets(tailing.poll()) == [*range(50)]
+        fill(log, 1)
+        assert offsets(tailing.poll()) == [50]  # at the tip
+        for offset in (0, 30, 7, 50, 51):
+            tailing.seek(offset)
+            assert tailing.position == offset
+            assert tailing.poll_now() is None
+            assert offsets(tailing.poll()) == [*range(offset, 51)]
+            assert tailing.position == 51
+        tailing.seek(20)
+        assert next(iter(tailing.poll())).offset == 20
+        tailing.seek(45)  # away from the middle of it
+        fill(log, 3)
+        assert offsets(tailing.poll()) == [*range(45, 54)]
+        tailing.close()
+
+
+def test_reading_goes_on_behind_the_end(path: Path, flush: str) -> None:
+    """What comes first is stepped over, also if that offset is in the middle of a batch."""
+    with Log(path, flush=flush) as log:
+        fill(log, 5)
+        tailing = log.tail()
+        assert len(offsets(tailing.poll())) == 5
+        tailing.seek(8)
+        assert not list(tailing.poll())
+        log.append([b"5", b"6"]).wait()
+        assert not list(tailing.poll())
+        assert tailing.position == 8
+        log.append([b"7", b"8", b"9"]).wait()
+        assert offsets(tailing.poll()) == [8, 9]
+        fill(log, 1)
+        assert offsets(tailing.poll()) == [10]
+        tailing.close()
+
+
+def test_reading_goes_on_where_nothing_is_any_more(path: Path) -> None:
+    with Log(path, flush="async", upkeep=False) as log:
+        fill(log, 10)
+        tailing = log.tail("next")
+        log.truncate_before(5)
+        tailing.seek(4)
+        with pytest.raises(OffsetOutOfRange) as caught:
+            list(tailing.poll())
+        assert (caught.value.offset, caught.value.low) == (4, 5)
+        tailing.seek(caught.value.low)
+        assert offsets(tailing.poll()) == [*range(5, 10)]
+        tailing.close()
+
+
+def test_an_end_holds_wherever_reading_goes_on(log: Log) -> None:
+    fill(log, 10)
+    tailing = log.tail(2, 6)
+    for offset, is_over in ((2, False), (4, False), (6, True), (9, True), (0, False)):
+        tailing.seek(offset)
+        assert tailing.is_over == is_over
+        assert offsets(tailing.poll()) == [*range(offset, 6)]
+        assert tailing.is_over
+    tailing.close()
 
 
 @pytest.mark.parametrize("timeout", ["1", True, object()])

@@ -16,8 +16,16 @@ from typing import Any
 import pytest
 
 from tailrace.log import fs as fs_module
-from tailrace.log.fs import OsFileSystem, read_exactly, read_file, replace_file, write_all
-from tailrace.testing import FaultyFileSystem, ShortWrite, SimulatedDisk
+from tailrace.log.fs import (
+    FileSystem,
+    OsFileSystem,
+    read_exactly,
+    read_file,
+    remove_tree,
+    replace_file,
+    write_all,
+)
+from tailrace.testing import Call, FaultyFileSystem, ShortWrite, SimulatedDisk
 from tests.log.conftest import open_files
 from tests.log.helpers import run_python
 
@@ -108,6 +116,94 @@ def test_folders(tmp_path: Path) -> None:
     FS.unlink(str(tmp_path / "a" / "g"))
     with pytest.raises(FileNotFoundError):
         FS.unlink(str(tmp_path / "a" / "g"))
+
+
+def test_a_folder_that_is_empty_can_be_removed(tmp_path: Path) -> None:
+    folder, file = tmp_path / "a", tmp_path / "a" / "f"
+    FS.make_dirs(str(folder))
+    file.touch()
+    for path, number in (
+        (folder, errno.ENOTEMPTY),
+        (file, errno.ENOTDIR),
+        (tmp_path / "none", errno.ENOENT),
+    ):
+        with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+            FS.remove_dir(str(path))
+    file.unlink()
+    FS.remove_dir(str(folder))
+    assert not folder.exists()
+
+
+def a_tree(fs: FileSystem, top: str) -> None:
+    for folder in ("a/b/c", "a/d", "e"):
+        fs.make_dirs(f"{top}/{folder}")
+    for name in ("f", "a/f", "a/b/f", "a/b/c/f", "a/b/c/g"):
+        fs.open(f"{top}/{name}", write=True, create=True).close()
+
+
+@pytest.fixture(params=["disk", "os"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, str]:
+    """A file system, and an empty folder in it."""
+    if request.param == "os":
+        return FS, str(tmp_path)
+    disk = SimulatedDisk()
+    disk.make_dirs("d")
+    return disk, "d"
+
+
+def test_a_tree_is_removed(place: tuple[FileSystem, str]) -> None:
+    fs, folder = place
+    a_tree(fs, f"{folder}/t")
+    a_tree(fs, f"{folder}/other")
+    before = len(fs.list(f"{folder}/other"))
+    remove_tree(fs, f"{folder}/t")
+    assert [entry.name for entry in fs.list(folder)] == ["other"]
+    assert len(fs.list(f"{folder}/other")) == before
+    remove_tree(fs, f"{folder}/t")  # it is gone
+
+
+def test_two_remove_the_same_tree(place: tuple[FileSystem, str]) -> None:
+    """At each call of the one, the other does all of it."""
+    inner, folder = place
+    top = f"{folder}/t"
+    a_tree(inner, top)
+    counting = FaultyFileSystem(inner)
+    remove_tree(counting, top)
+    assert {"list", "unlink", "remove_dir"} == {call.op for call in counting.calls}
+    for number in range(len(counting.calls)):
+        a_tree(inner, top)
+
+        def meanwhile(call: Call, number: int = number) -> None:
+            if call.n == number:
+                remove_tree(inner, top)
+
+        remove_tree(FaultyFileSystem(inner, meanwhile), top)
+        assert not inner.list(folder)
+
+
+def test_what_is_made_in_a_tree_that_is_removed(place: tuple[FileSystem, str]) -> None:
+    """Whoever removes it learns that it is not gone."""
+    inner, folder = place
+    a_tree(inner, f"{folder}/t")
+
+    def meanwhile(call: Call) -> None:
+        if call.op == "remove_dir" and call.path == f"{folder}/t":
+            inner.make_dirs(f"{folder}/t/new")
+
+    with pytest.raises(OSError, match=os.strerror(errno.ENOTEMPTY)):
+        remove_tree(FaultyFileSystem(inner, meanwhile), f"{folder}/t")
+    assert [entry.name for entry in inner.list(f"{folder}/t")] == ["new"]
+
+
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    a_tree(FS, str(tmp_path / "t"))
+    a_tree(FS, str(tmp_path / "other"))
+    (tmp_path / "t" / "a" / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "t" / "a" / "file").symlink_to(tmp_path / "other" / "f")
+    before = sorted((tmp_path / "other").rglob("*"))
+    remove_tree(FS, str(tmp_path / "t"))
+    assert not (tmp_path / "t").exists()
+    assert sorted((tmp_path / "other").rglob("*")) == before
 
 
 def test_relative_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,8 @@ def every_operation(fs: FileSystem, acked: list[Any]) -> None:
         lock.release()
         lock.close()
     fs.unlink("d/lock")
+    fs.make_dirs("d/e")
+    fs.remove_dir("d/e")
 
 
 def make_disk() -> SimulatedDisk:
@@ -212,6 +214,7 @@ def test_nothing_is_done_after_a_crash() -> None:
         lambda: fs.stat("d/f"),
         lambda: fs.rename("d/f", "d/g"),
         lambda: fs.unlink("d/f"),
+        lambda: fs.remove_dir("d"),
         lambda: fs.make_dirs("e"),
         lambda: fs.sync_dir("d"),
         lambda: fs.lock("d/other"),

@@ -170,6 +170,18 @@ def test_a_new_file_with_an_old_name_is_another_file(fs: RecordingFileSystem) ->
     assert found(fs) == [NO_SYNC, NO_NAME]
 
 
+def test_a_new_file_where_a_folder_was_renamed_is_another_file(fs: RecordingFileSystem) -> None:
+    file = fs.open("d/f", write=True, create=True)
+    fs.sync_dir("d")
+    file.pwrite(b"data", 0)
+    file.sync()
+    fs.rename("d", "e")
+    assert fs.open("e/f")._number == file._number
+    fs.make_dirs("d")
+    fs.open("d/f", write=True, create=True).pwrite(b"data", 0)
+    assert found(fs) == [NO_SYNC, NO_NAME]
+
+
 def test_an_old_name_needs_no_directory_sync() -> None:
     disk = SimulatedDisk()
     disk.put("d/f", b"old.")
@@ -242,10 +254,13 @@ def test_the_trace_has_every_call_in_order(tmp_path: Path) -> None:
     assert memory is not None
     assert len(memory) == 4096
     memory.release()
+    fs.make_dirs(os.path.join(base, "e"))
+    fs.remove_dir(os.path.join(base, "e"))
     assert len(fs.boot_id()) == 16
     assert [event.op for event in fs.trace] == [
         "make_dirs", "lock", "create", "pwrite", "truncate", "pread", "pread_into", "size", "sync",
         "close", "list", "stat", "sync_dir", "rename", "unlink", "map",
+        "make_dirs", "remove_dir",
     ]  # fmt: skip
     ranges = {event.op: (event.start, event.end) for event in fs.trace}
     assert ranges["pwrite"] == (3, 13)

@@ -90,6 +90,10 @@ def test_errors_are_those_of_the_system() -> None:
         (lambda: disk.rename("d/f", "d"), errno.EISDIR),
         (lambda: disk.rename("d", "d/f"), errno.ENOTDIR),
         (lambda: disk.make_dirs("d/f"), errno.ENOTDIR),
+        (lambda: disk.remove_dir("d"), errno.ENOTEMPTY),
+        (lambda: disk.remove_dir("d/f"), errno.ENOTDIR),
+        (lambda: disk.remove_dir("d/g"), errno.ENOENT),
+        (lambda: disk.remove_dir("/"), errno.EBUSY),
         (lambda: reader.pwrite(b"x", 0), errno.EBADF),
         (lambda: disk.read("d"), errno.EISDIR),
     ):
@@ -406,6 +410,60 @@ def test_a_renamed_directory_takes_its_files_along() -> None:
     disk.rename("a", "b")
     assert disk.read("b/f") == b"data"
     assert {tuple(after.files()) for after in fates(disk)} == {("a/f",), ("b/f",)}
+    disk.sync_dir("")
+    assert {tuple(after.files()) for after in fates(disk)} == {("b/f",)}
+
+
+def test_a_directory_renamed_into_another_is_durable_with_its_target() -> None:
+    disk = SimulatedDisk()
+    disk.put("from/a/f", b"data")
+    disk.make_dirs("to")
+    disk.rename("from/a", "to/b")
+    assert disk.list("from") == []
+    either = {("from/a/f",), ("to/b/f",)}
+    assert {tuple(after.files()) for after in fates(disk)} == either
+    disk.sync_dir("to")
+    assert {tuple(after.files()) for after in fates(disk)} == {("to/b/f",)}
+
+
+def test_a_removed_directory_may_come_back() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("d/e")
+
+    def outcomes() -> set[tuple[str, ...]]:
+        return {tuple(entry.name for entry in after.list("d")) for after in fates(disk)}
+
+    disk.remove_dir("d/e")
+    assert disk.list("d") == []
+    assert outcomes() == {(), ("e",)}
+    disk.sync_dir("")
+    assert outcomes() == {(), ("e",)}
+    disk.sync_dir("d")
+    assert outcomes() == {()}
+
+
+def test_a_removed_directory_comes_back_with_what_was_in_it_or_without() -> None:
+    disk = SimulatedDisk()
+    disk.put("d/e/f", b"data")
+    disk.unlink("d/e/f")
+    disk.remove_dir("d/e")
+    there = {(bool(after.list("d")), *after.files()) for after in fates(disk)}
+    assert there == {(False,), (True,), (True, "d/e/f")}
+    disk.sync_dir("d")
+    assert all(after.list("d") == [] for after in fates(disk))
+
+
+def test_a_directory_that_is_made_anew_is_another() -> None:
+    disk = SimulatedDisk()
+    disk.put("d/e/f", b"data")
+    disk.unlink("d/e/f")
+    disk.remove_dir("d/e")
+    disk.make_dirs("d/e")
+    assert all(after.list("d/e") == [] for after in fates(disk))
+    disk.sync_dir("d")
+    disk.remove_dir("d/e")
+    disk.sync_dir("d")
+    assert all(after.list("d") == [] for after in fates(disk))
 
 
 def test_replacing_a_file_properly_is_safe_at_every_step() -> None:
@@ -672,6 +730,29 @@ def test_memory_outlives_processes_and_no_power_cut() -> None:
     assert disk.map("d/map", 4, write=False) is None
     assert bytes(disk.map("d/map", 4, write=True) or b"") == bytes(4)
     assert bytes(twin.map("d/map", 4, write=True) or b"") == b"\1\0\0\0"
+
+
+def test_locks_and_memory_are_those_of_the_file_and_not_of_the_name() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs("d/e")
+    lock = disk.lock("d/e/lock")
+    assert lock.acquire()
+    memory = disk.map("d/e/map", 4, write=True)
+    assert memory is not None
+    memory[0] = 1
+    disk.rename("d", "g")
+    assert not disk.lock("g/e/lock").acquire(wait=False)
+    lock.write_note(b"a note")
+    assert disk.read("g/e/lock") == b"a note"
+    assert bytes(disk.map("g/e/map", 4, write=True) or b"") == b"\1\0\0\0"
+    assert disk.files() == ["g/e/lock", "g/e/map"]
+    disk.make_dirs("d/e")
+    assert disk.lock("d/e/lock").acquire(wait=False)
+    assert disk.map("d/e/map", 4, write=False) is None
+    disk.unlink("g/e/map")
+    assert bytes(disk.map("g/e/map", 4, write=True) or b"") == bytes(4)
+    memory[1] = 2  # of the file that is gone
+    assert bytes(disk.map("g/e/map", 4, write=False) or b"") == bytes(4)
 
 
 def test_the_boot_changes_with_the_power() -> None:

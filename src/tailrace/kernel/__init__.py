@@ -78,6 +78,7 @@ __all__ = [
     "encode",
     "encode_one",
     "encode_placed",
+    "find_header",
     "find_record_at_time",
     "first_headers",
     "inflate",
@@ -120,7 +121,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
     from tailrace.kernel.pure.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.pure.flock import lock_now, unlock
     from tailrace.kernel.pure.notes import Notes
-    from tailrace.kernel.pure.records import Record
+    from tailrace.kernel.pure.records import Record, find_header
     from tailrace.kernel.pure.s2 import s2_decompress
     from tailrace.kernel.pure.tally import tally
 else:
@@ -141,6 +142,6 @@ else:
     from tailrace.kernel.compiled.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.compiled.flock import lock_now, unlock
     from tailrace.kernel.compiled.notes import Notes
-    from tailrace.kernel.compiled.records import Record
+    from tailrace.kernel.compiled.records import Record, find_header
     from tailrace.kernel.compiled.s2 import s2_decompress
     from tailrace.kernel.compiled.tally import tally

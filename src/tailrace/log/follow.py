@@ -39,10 +39,14 @@ class Tailing:
         read: ReadRange,
         first: int,
         end: int | None,
+        *,
+        also: Sequence[str] = (),
     ) -> None:
-        """Read from the offset `first` on, up to `end`."""
+        """Read from the offset `first` on, up to `end`. The watch tells of the files `also`, too:
+        they have to be there for as long as this is used."""
         self.position = first
-        self._watched = _what_tells(observer, folder)
+        self._also = tuple(also)
+        self._watched = _what_tells(observer, folder, self._also)
         self.watch = self._watched.watch()
         self.closed = False
         self._observer = observer
@@ -76,7 +80,7 @@ class Tailing:
             raise Closed(f"{self._folder} is closed")
         edition = self._observer.edition()
         view = self._observer.view()
-        while self._has_changed_its_watch():  # what came before that nobody tells us
+        while self.renew_watch():  # what came before that nobody tells us
             edition = self._observer.edition()
             view = self._observer.view()
         if self.position < view.start:
@@ -98,10 +102,17 @@ class Tailing:
         if edition is not None and self._end is None and is_at_end:
             self._tip = Tip(edition, *view.extents[-1], self.position)
 
-    def _has_changed_its_watch(self) -> bool:
+    def seek(self, offset: int) -> None:
+        """Read on from there instead. Not while a `poll` is under way, which would go on where it
+        was."""
+        self.position = offset
+        self._tip = None
+
+    def renew_watch(self) -> bool:
         """A folder may have become a log since we began, or the segment is another, and then other
-        files tell what is new."""
-        wanted = _what_tells(self._observer, self._folder, self.watch)
+        files tell what is new. True if the watch is another one now: what came before that nobody
+        tells, so look again."""
+        wanted = _what_tells(self._observer, self._folder, self._also, self.watch)
         if wanted == self._watched:
             return False
         try:
@@ -129,26 +140,30 @@ class Tailing:
 
 
 class _Watched(NamedTuple):
-    """What changes when there is something new to see: a path, and the names in a folder."""
+    """What changes when there is something new to see: a path, what the caller looks at besides,
+    and the names in a folder."""
 
     path: str
+    also: tuple[str, ...]
     names_in: tuple[str, ...] = ()
 
     def watch(self) -> Watch:
-        return Watch(self.path, names_in=self.names_in)
+        return Watch(self.path, *self.also, names_in=self.names_in)
 
 
-def _what_tells(observer: Observer, folder: str, watch: Watch | None = None) -> _Watched:
+def _what_tells(
+    observer: Observer, folder: str, also: tuple[str, ...], watch: Watch | None = None
+) -> _Watched:
     """`watch` is the one that there is."""
     if observer.flush_mode is FlushMode.SYNC:
         watermark = side_path(folder, "watermark")
         if os.path.exists(watermark):
-            return _Watched(watermark)
-        return _Watched(side_path(folder, "").rstrip("/"))  # it is about to be made
+            return _Watched(watermark, also)
+        return _Watched(side_path(folder, "").rstrip("/"), also)  # it is about to be made
     active = observer.catalog.active
     if watch is not None and watch.is_looking and active is not None:
-        return _Watched(segment_path(folder, active), (folder,))  # not all of a large folder
-    return _Watched(folder)
+        return _Watched(segment_path(folder, active), also, (folder,))  # not all of a large folder
+    return _Watched(folder, also)
 
 
 class Follower:

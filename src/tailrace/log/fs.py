@@ -39,6 +39,7 @@ __all__ = [
     "pieces",
     "read_exactly",
     "read_file",
+    "remove_tree",
     "replace_file",
     "write_all",
 ]
@@ -48,6 +49,7 @@ _PIECE = 1 << 20
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)  # Linux has it
 _USED_OF_MAPS = 512  # bytes; the rest of a mapped file is there to have its blocks on the disk
 _HAS_NO_FULL_SYNC = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
+_NOT_A_FILE = errno.EPERM if sys.platform == "darwin" else errno.EISDIR  # what unlink says to it
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -116,6 +118,9 @@ class FileSystem(Protocol):
         """Put `source` in the place of `target`, atomically."""
 
     def unlink(self, path: str) -> None: ...
+
+    def remove_dir(self, path: str) -> None:
+        """Remove a directory, which must be empty."""
 
     def make_dirs(self, path: str) -> None:
         """Create a directory with its parents, durably."""
@@ -215,6 +220,9 @@ class OsFileSystem:
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
+
+    def remove_dir(self, path: str) -> None:
+        os.rmdir(path)
 
     def make_dirs(self, path: str) -> None:
         for directory in _missing(path):
@@ -401,3 +409,24 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
         file.close()
     fs.rename(temporary, path)
     fs.sync_dir(os.path.dirname(path))
+
+
+def remove_tree(fs: FileSystem, path: str) -> None:
+    """Delete a directory with all that is in it. Others may delete it at the same time; whoever
+    makes something in it meanwhile has it fail with ENOTEMPTY. A link goes, not what it leads to.
+    None of it is durable before a sync of the parent."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in fs.list(path):
+            _remove(fs, os.path.join(path, entry.name))
+        fs.remove_dir(path)
+
+
+def _remove(fs: FileSystem, path: str) -> None:
+    try:
+        fs.unlink(path)  # first, because a link to a directory is listed as one
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno != _NOT_A_FILE:
+            raise
+        remove_tree(fs, path)

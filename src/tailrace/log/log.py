@@ -356,11 +356,18 @@ class Log:
         return self._records(view, first, last)
 
     def tail(
-        self, start: Start = "first", end: int | None = None, *, timestamp: int | None = None
+        self,
+        start: Start = "first",
+        end: int | None = None,
+        *,
+        timestamp: int | None = None,
+        also: Sequence[str] = (),
     ) -> Tailing:
-        """A position from which to read on, for those who wait in their own way."""
-        _view, first, _last = self._range(start, end, timestamp)
-        return Tailing(self._observer, self._tips, self._folder, self._records, first, end)
+        """A position from which to read on, for those who wait in their own way; its watch tells
+        of changes to the files `also`, too."""
+        _, first, _ = self._range(start, end, timestamp)
+        read = self._records
+        return Tailing(self._observer, self._tips, self._folder, read, first, end, also=also)
 
     def _records(self, view: View, first: int, last: int) -> Iterator[Record]:
         for region in self._observer.reader.regions(view, first, last):

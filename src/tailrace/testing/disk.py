@@ -62,9 +62,9 @@ class SimulatedDisk:
         self._guard = threading.RLock()
         self._open: set[SimulatedFile] = set()  # those that a living process has
         self._released = threading.Condition(self._guard)
-        self._held: dict[str, dict[SimulatedLock, bool]] = {}  # by path, whether it is shared
+        self._held: dict[Inode, dict[SimulatedLock, bool]] = {}  # whether it is shared
         self._lives = 0  # rises when the process ends
-        self._maps: dict[str, bytearray] = {}
+        self._maps: dict[str, bytearray] = {}  # by path, as `_key` spells it
 
     # -- the file system ----------------------------------------------------------------------
 
@@ -95,10 +95,20 @@ class SimulatedDisk:
     def rename(self, source: str, target: str) -> None:
         with self._guard:
             self._tree.rename(source, target)
+            old, new = _key(source), _key(target)
+            if old != new:
+                self._maps.pop(new, None)
+            for key in [key for key in self._maps if f"{key}/".startswith(f"{old}/")]:
+                self._maps[new + key.removeprefix(old)] = self._maps.pop(key)
 
     def unlink(self, path: str) -> None:
         with self._guard:
             self._tree.unlink(path)
+            self._maps.pop(_key(path), None)  # who has it mapped keeps it
+
+    def remove_dir(self, path: str) -> None:
+        with self._guard:
+            self._tree.remove_dir(path)
 
     def make_dirs(self, path: str) -> None:
         with self._guard:
@@ -111,12 +121,12 @@ class SimulatedDisk:
     def lock(self, path: str) -> SimulatedLock:
         with self._guard:
             self.open(path, write=True, create=True).close()
-            return SimulatedLock(self, path)
+            return SimulatedLock(self, self._tree.inode(path), path)
 
     def map(self, path: str, size: int, *, write: bool) -> memoryview | None:
         """What is mapped outlives processes, and no power cut."""
         with self._guard:
-            key = "/".join(parts(path))
+            key = _key(path)
             if write:
                 self.open(path, write=True, create=True).close()
                 self._maps.setdefault(key, bytearray(size))
@@ -287,10 +297,10 @@ class SimulatedFile:
 class SimulatedLock:
     """A lock between the processes on one machine. In a dead one it does nothing any more."""
 
-    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+    def __init__(self, disk: SimulatedDisk, node: Inode, path: str) -> None:
         self._disk = disk
+        self._node = node  # not the path: it is the file that is locked, wherever it goes
         self._path = path
-        self._key = "/".join(parts(path))
         self._life = disk._lives
 
     def acquire(self, *, shared: bool = False, wait: bool = True) -> bool:
@@ -300,7 +310,7 @@ class SimulatedLock:
             while True:
                 if self._life != disk._lives:
                     raise os_error(errno.EBADF, self._path)
-                holders = disk._held.setdefault(self._key, {})
+                holders = disk._held.setdefault(self._node, {})
                 if not holders or (shared and all(holders.values())):
                     holders[self] = shared
                     return True
@@ -313,17 +323,25 @@ class SimulatedLock:
 
     def release(self) -> None:
         with self._disk._guard:
-            self._disk._held.get(self._key, {}).pop(self, None)
+            self._disk._held.get(self._node, {}).pop(self, None)
             self._disk._released.notify_all()
 
     def read_note(self) -> bytes:
-        return self._disk.read(self._path)
+        with self._disk._guard:
+            return bytes(self._node.contents.cached)
 
     def write_note(self, note: bytes) -> None:
-        self._disk.put(self._path, note)
+        with self._disk._guard:
+            self._node.contents.truncate(0)
+            self._node.contents.write(note, 0)
+            self._node.contents.sync()
 
     def close(self) -> None:
         self.release()
+
+
+def _key(path: str) -> str:
+    return "/".join(parts(path))
 
 
 def _entry(name: str, node: Node) -> Entry:

@@ -73,6 +73,7 @@ Operation = Literal[
     "stat",
     "rename",
     "unlink",
+    "remove_dir",
     "make_dirs",
     "sync_dir",
     "lock",
@@ -185,6 +186,9 @@ class FaultyFileSystem:
 
     def unlink(self, path: str) -> None:
         self._call("unlink", path, lambda: self.inner.unlink(path))
+
+    def remove_dir(self, path: str) -> None:
+        self._call("remove_dir", path, lambda: self.inner.remove_dir(path))
 
     def make_dirs(self, path: str) -> None:
         self._call("make_dirs", path, lambda: self.inner.make_dirs(path))

@@ -105,16 +105,22 @@ class RecordingFileSystem:
         event.source = source
         self._do(event, lambda: self.inner.rename(source, target))
         with self._guard:
-            number = self._numbers.pop(_name(source), None)
+            old, new = _name(source), _name(target)
+            for name in [name for name in self._numbers if name.startswith(f"{old}/")]:
+                self._numbers[new + name.removeprefix(old)] = self._numbers.pop(name)
+            number = self._numbers.pop(old, None)
             if number is None:
                 number = self._next_number()
-            self._numbers[_name(target)] = event.file = number
+            self._numbers[new] = event.file = number
 
     def unlink(self, path: str) -> None:
         event = self._begin("unlink", path)
         self._do(event, lambda: self.inner.unlink(path))
         with self._guard:
             event.file = self._numbers.pop(_name(path), None)
+
+    def remove_dir(self, path: str) -> None:
+        self._do(self._begin("remove_dir", path), lambda: self.inner.remove_dir(path))
 
     def make_dirs(self, path: str) -> None:
         self._do(self._begin("make_dirs", path), lambda: self.inner.make_dirs(path))

@@ -1,8 +1,8 @@
 """Names on a simulated disk: which are there, which are durable, and what a power cut keeps.
 
-- A created, renamed or unlinked name is durable after a sync of its directory (for a rename: the
+- A created, renamed or removed name is durable after a sync of its directory (for a rename: the
   target's), and not by a sync of the file. Until then a power cut keeps or loses each of these
-  changes on its own.
+  changes on its own. A removed directory that comes back has in it what has come back.
 - A rename is one change: its target is the old file or the new one, and a file has one name.
 - Making directories is durable, as the seam promises, but for no other name in the parent.
 
@@ -150,6 +150,16 @@ class Tree:
     def unlink(self, path: str) -> None:
         node = self.inode(path)
         parent, name = self._parent(path)
+        del parent.entries[name]
+        self._namings.append(_Naming(node, parent, name, gone=True))
+
+    def remove_dir(self, path: str) -> None:
+        node = self.directory(path)
+        parent, name = self._parent(path)
+        if not name:
+            raise os_error(errno.EBUSY, path)
+        if node.entries:
+            raise os_error(errno.ENOTEMPTY, path)
         del parent.entries[name]
         self._namings.append(_Naming(node, parent, name, gone=True))
 

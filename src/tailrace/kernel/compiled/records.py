@@ -19,9 +19,13 @@ from cython.cimports.cpython.bytes import (
     PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE,
 )
-from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from cython.cimports.cpython.unicode import (
+    PyUnicode_AsEncodedString,
+    PyUnicode_AsUTF8AndSize,
+    PyUnicode_DecodeUTF8,
+)
 from cython.cimports.libc.stdint import INT64_MAX, int64_t, uint32_t, uint64_t
-from cython.cimports.libc.string import memcpy
+from cython.cimports.libc.string import memcmp, memcpy
 
 from tailrace.kernel import layout
 from tailrace.kernel.coerce import as_bytes_or_none, as_offset, as_timestamp
@@ -288,6 +292,37 @@ def parse_headers(raw):
         pairs.append((text, as_object(value)))
         count -= 1
     return Headers.from_pairs(tuple(pairs)) if pairs else EMPTY
+
+
+def find_header(record: Record, name: bytes):
+    """The value of a record's first header of that name, which is as on disk; None if it has none.
+
+    Headers that nobody has parsed yet stay so: what comes by the million is looked into cheaply.
+    """
+    headers = record._headers
+    if headers is None:
+        return None
+    if type(headers) is not bytes:
+        for text, content in headers.pairs:
+            if PyUnicode_AsEncodedString(text, "utf-8", "surrogateescape") == name:
+                return content
+        return None
+    data: Bytes = cython.cast(Bytes, PyBytes_AS_STRING(headers))
+    end: Bytes = data + PyBytes_GET_SIZE(headers)
+    size: cython.Py_ssize_t = PyBytes_GET_SIZE(name)
+    count: uint64_t = 0
+    known: Span
+    value: Span
+    data = read_uvarint(data, end, cython.address(count))
+    while count:
+        data = read_span(data, end, cython.address(known))
+        data = read_span(data, end, cython.address(value))
+        if data == cython.NULL:
+            raise Malformed(RECORD_FAULTS[2])
+        if known.size == size and memcmp(known.data, PyBytes_AS_STRING(name), size) == 0:
+            return as_object(value)
+        count -= 1
+    return None
 
 
 def header_fault(head, have, next_offset):

@@ -1,2 +1,3 @@
-# The twins have the same classes; these types are the pure one's.
+# The twins have the same class and function; these types are the pure one's.
 from tailrace.kernel.pure.records import Record as Record
+from tailrace.kernel.pure.records import find_header as find_header

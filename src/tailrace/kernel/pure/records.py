@@ -214,6 +214,19 @@ def parse_headers(raw: bytes) -> Headers:
     return Headers.from_pairs(tuple((decode_name(name), value) for name, value in pairs))
 
 
+def find_header(record: Record, name: bytes) -> bytes | None:
+    """The value of a record's first header of that name, which is as on disk; None if it has none.
+
+    Headers that nobody has parsed yet stay so: what comes by the million is looked into cheaply.
+    """
+    headers = record._headers
+    if isinstance(headers, bytes):
+        pairs = split_headers(headers)
+    else:
+        pairs = [(encode_name(text), value) for text, value in headers.pairs]
+    return next((value for known, value in pairs if known == name), None)
+
+
 def encode_record(
     index: int,
     delta: int,
