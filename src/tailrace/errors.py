@@ -77,7 +77,12 @@ class OffsetOutOfRange(TailraceError):
 
 
 class LeaseLost(TailraceError):
-    """The lease of a message ended, and the message may be with another consumer."""
+    """The lease of a message ended, and the message may be with another consumer; or it was settled
+    before. `lost` names the messages; the others of the same call were settled."""
+
+    def __init__(self, message: str, lost: list[str] | None = None) -> None:
+        super().__init__(message)
+        self.lost = lost or []
 
 
 class Full(TailraceError):

@@ -24,6 +24,7 @@ FUNCTIONS = [
     "decode",
     "encode",
     "encode_columns",
+    "encode_headers",
     "encode_one",
     "encode_placed",
     "fill_columns",

@@ -76,6 +76,7 @@ __all__ = [
     "crc32c_combine",
     "decode",
     "encode",
+    "encode_headers",
     "encode_one",
     "encode_placed",
     "find_header",
@@ -121,7 +122,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
     from tailrace.kernel.pure.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.pure.flock import lock_now, unlock
     from tailrace.kernel.pure.notes import Notes
-    from tailrace.kernel.pure.records import Record, find_header
+    from tailrace.kernel.pure.records import Record, encode_headers, find_header
     from tailrace.kernel.pure.s2 import s2_decompress
     from tailrace.kernel.pure.tally import tally
 else:
@@ -142,6 +143,6 @@ else:
     from tailrace.kernel.compiled.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.compiled.flock import lock_now, unlock
     from tailrace.kernel.compiled.notes import Notes
-    from tailrace.kernel.compiled.records import Record, find_header
+    from tailrace.kernel.compiled.records import Record, encode_headers, find_header
     from tailrace.kernel.compiled.s2 import s2_decompress
     from tailrace.kernel.compiled.tally import tally

@@ -8,13 +8,13 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import time_ns
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from tailrace.errors import Closed, ConfigError, NotWritten, OffsetOutOfRange
 from tailrace.kernel import (
     HEADER_SIZE,
     MAX_COUNT,
+    Draft,
     Record,
     TooLarge,
     batches,
@@ -189,18 +189,16 @@ class Log:
         With a `producer` id and a `sequence` that rises, repeating an append is harmless: the
         receipt of the first one comes back.
         """
-        writer = self._writing()
         check_records(records)
         now_ms = time_ns() // 1_000_000
         if producer is not None or sequence is not None:
             producer, sequence = checked_sequence(producer, sequence)
             headers = [(PRODUCER_HEADER, producer.encode()), (SEQUENCE_HEADER, b"%d" % sequence)]
             draft = encode(records, now_ms, self._codec, headers, self.options.max_batch_bytes)
-            offset, count = writer.append_once(draft, producer, sequence, now_ms)
+            offset, count = self._writing().append_once(draft, producer, sequence, now_ms)
             return Receipt(offset, offset + count, count, self._committer)
         draft = encode(records, now_ms, self._codec, (), self.options.max_batch_bytes)
-        offset = writer.append(draft)
-        return Receipt(offset, offset + draft.count, draft.count, self._committer)
+        return self.append_draft(draft)
 
     def append_one(
         self,
@@ -239,6 +237,14 @@ class Log:
                 writer.break_off()
                 raise
         return Receipt(offset, offset + 1, 1, self._committer)
+
+    def append_draft(self, draft: Draft) -> Receipt:
+        """Append a batch that was encoded before."""
+        writer = self._writing()
+        if draft.size > self._max_batch_size:
+            raise too_large(draft.size - HEADER_SIZE, self.options.max_batch_bytes)
+        offset = writer.append(draft)
+        return Receipt(offset, offset + draft.count, draft.count, self._committer)
 
     def append_many(self, records: Iterable[object]) -> Receipt:
         """Append any number of records, in as few batches as the limits allow.
@@ -560,12 +566,7 @@ class Log:
         self._check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

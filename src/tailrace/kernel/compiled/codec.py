@@ -203,7 +203,8 @@ def encode(records, now_ms, codec=0, extra_headers=(), max_bytes=layout.MAX_SECT
 
 
 def encode_one(value, key=None, headers=None, timestamp=None, now_ms=0, codec=0):
-    """A batch of one record: what `encode` gives for one, with less ado."""
+    """A batch of one record: what `encode` gives for one, with less ado. `headers` may be bytes, as
+    `encode_headers` made them: they are believed."""
     now: int64_t = as_int64(now_ms, as_timestamp)
     stamp: int64_t = now if timestamp is None else as_int64(timestamp, as_timestamp)
     flags: cython.int = _HAS_TIMESTAMP

@@ -535,3 +535,10 @@ def put_string(writer, span):
     memcpy(out, span.data, span.size)
     writer.used = out + span.size - writer.start
     return 0
+
+
+def encode_headers(pairs):
+    """The number of headers and each of them, as they are on disk."""
+    writer: Writer = Writer(HEAD + 256)
+    put_headers(writer, tuple(pairs))
+    return PyBytes_FromStringAndSize(cython.cast(Chars, writer.start + HEAD), writer.used - HEAD)

@@ -187,20 +187,24 @@ def encode(
 def encode_one(
     value: BytesLike | None,
     key: BytesLike | None = None,
-    headers: HeadersLike = None,
+    headers: HeadersLike | bytes = None,
     timestamp: int | None = None,
     now_ms: int = 0,
     codec: int = NONE,
 ) -> Draft:
-    """A batch of one record: what `encode` gives for one, with less ado."""
+    """A batch of one record: what `encode` gives for one, with less ado. `headers` may be bytes, as
+    `encode_headers` made them: they are believed."""
     now_ms = as_timestamp(now_ms)
     timestamp = now_ms if timestamp is None else as_timestamp(timestamp)
     key = as_bytes_or_none(key, "key")
     value = as_bytes_or_none(value, "value")
     flags = HAS_TIMESTAMP if key is None else HAS_TIMESTAMP | HAS_KEYS
     raw = NO_HEADERS
-    if headers is not None:
-        pairs = as_pairs(headers)
+    if type(headers) is bytes:
+        raw = headers
+        flags |= HAS_HEADERS
+    elif headers is not None:
+        pairs = as_pairs(headers)  # type: ignore[arg-type]
         if pairs:
             raw = encode_headers(pairs)
             flags |= HAS_HEADERS

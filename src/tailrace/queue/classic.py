@@ -1,0 +1,487 @@
+"""Groups of a classic queue: claim, settle, redeliver, bury."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+from tailrace.errors import ConfigError, LeaseLost, TailraceError
+from tailrace.kernel import Record
+from tailrace.log.log import Log
+from tailrace.queue.extending import AutoExtend
+from tailrace.queue.feed import Feed
+from tailrace.queue.group import Group, GroupFiles
+from tailrace.queue.journal import Op
+from tailrace.queue.ledger import CLAIMED, LEASED, STATES, Lease, Ledger
+from tailrace.queue.message import Message
+from tailrace.queue.runs import runs_of
+from tailrace.queue.scanning import Scanner, Selection
+from tailrace.queue.settings import QueueSettings
+from tailrace.queue.snapshots import Snapshot
+from tailrace.units import parse_duration
+
+__all__ = ["ClassicGroup", "Office", "Pending"]
+
+logger = logging.getLogger("tailrace")
+
+_BURIAL_MS = 30_000  # how long somebody may take to write a dead letter before another tries
+
+
+class Office(Protocol):
+    """What a group asks of its queue."""
+
+    @property
+    def settings(self) -> QueueSettings: ...
+
+    def bury(self, message: Message, group_id: str, reason: str) -> None:
+        """Write a dead letter, once, durably."""
+
+    def publish_once(self, message: Message, group_id: str, publish: Iterable[Any]) -> None:
+        """Publish what comes of a message, once, durably."""
+
+
+class Pending(NamedTuple):
+    """A message that is not settled. `left` are the seconds until it is ready again, by itself."""
+
+    offset: int
+    consumer: str
+    state: str
+    delivery_count: int
+    left: float
+    last_error: str
+
+
+class ClassicGroup(Group[Ledger]):
+    """Claims and settles for all consumers of this process."""
+
+    def __init__(
+        self,
+        files: GroupFiles,
+        queue: str,
+        log: Log,
+        office: Office,
+        *,
+        pattern: str = "",
+    ) -> None:
+        self.queue = queue
+        self.pattern = pattern
+        self._log = log
+        self._office = office
+        self._selection = Selection(queue, files.group_id, pattern, files.clock)
+        self._feed = Feed(log)
+        self._scanner = Scanner(self._feed, self._selection, files.group_id)
+        try:
+            super().__init__(files)
+        except BaseException:
+            self._feed.close()
+            raise
+
+    def _make(self) -> Ledger:
+        return Ledger()
+
+    def _load(self, snapshot: Snapshot) -> Ledger:
+        return Ledger.load(snapshot.state, snapshot.entries)
+
+    def agree(self, key_order: bool | None) -> None:
+        """A consumer wants the order of keys kept, or not, or does not care. The first one decides
+        for the group."""
+        with self._turn:
+            options = self.state.options
+            if key_order is not None and "key_order" not in options and not self.state.cursor:
+                self.commit({"t": "options", "o": {**options, "key_order": key_order}})
+            is_kept = self.state.by_key
+        if key_order is not None and key_order != is_kept:
+            raise ConfigError(
+                f"key_order: the group {self.id!r} was made "
+                f"{'with' if is_kept else 'without'} it; use another group, or delete this one"
+            )
+
+    # --- claiming ---------------------------------------------------------------------------
+
+    def claim(
+        self,
+        into: list[Message],
+        consumer: str,
+        limit: int,
+        lease_ms: int | None = None,
+        *,
+        handed: bool = True,
+    ) -> tuple[bool, int | None]:
+        """Claim up to `limit` messages: those that are ready again first, then new ones. They are
+        `handed` to the caller now, or fetched ahead for `hand`. Is there more to look at, and when
+        may something be ready by itself?"""
+        if self._dropped:
+            self.tidy()
+        clock, settings = self.files.clock, self._office.settings
+        now_ms = clock.boot_ms()
+        until_ms = now_ms + (settings.visibility_timeout_ms if lease_ms is None else lease_ms)
+        spent: list[int] = []
+        with self._turn:
+            ledger = self.state
+            if ledger.has_ready(now_ms):
+                again, spent, is_suspect = ledger.take_ready(
+                    now_ms, limit, settings.retry.max_retries
+                )
+                try:
+                    count = self._claim_again(into, again, spent, consumer, until_ms, handed)
+                except BaseException:
+                    ledger.put_back(again + spent)
+                    raise
+                limit = 0 if is_suspect else limit - count
+            more = limit > 0 and self._claim_new(into, consumer, limit, until_ms, handed)
+            due_ms = ledger.next_due_ms()
+        for offset in spent:
+            self._finish(offset)
+        return more or bool(spent), due_ms
+
+    def _claim_again(
+        self,
+        into: list[Message],
+        again: list[int],
+        spent: list[int],
+        consumer: str,
+        until_ms: int,
+        handed: bool,
+    ) -> int:
+        """With the turn: claim pending messages that are ready again, as far as they exist."""
+        ledger = self.state
+        records = self._read_again(again)
+        offsets: list[int] = [record.offset for record in records]  # type: ignore[misc]
+        ops = self._ops_of_spent(spent, until_ms)
+        if len(offsets) < len(again):
+            gone = sorted(set(again).difference(offsets))
+            ops.append({"t": "gone", "r": runs_of(gone), "lost": 0})
+        if offsets:
+            op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": int(handed)}
+            at = {"f": ledger.cursor, "x": ledger.cursor}
+            ops.append({**op, **at, "again": runs_of(offsets)})
+        if ops:
+            self.commit(*ops)
+        for record in records:
+            lease = ledger.pending[record.offset]  # type: ignore[index]
+            into.append(
+                Message(
+                    self.queue, record, self, lease.attempt, ledger.epoch, lease.count, lease.error
+                )
+            )
+        return len(records)
+
+    def _claim_new(
+        self, into: list[Message], consumer: str, limit: int, until_ms: int, handed: bool
+    ) -> bool:
+        """With the turn: claim messages at the cursor; is there more to look at?"""
+        ledger, takes = self.state, self._selection.takes
+        cursor = ledger.cursor
+        scan = None
+        records, behind = self._feed.take(cursor, limit)
+        if self._feed.lost or ledger.by_key or not all(map(takes, records)):
+            scan = self._scanner.scan(ledger, records, behind, limit)
+            records, behind = scan.records, scan.cursor
+        if behind > cursor:
+            count = int(handed)
+            op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": count}
+            op["f"], op["x"] = cursor, behind
+            if records:
+                op["r"] = runs_of([record.offset for record in records])  # type: ignore[misc]
+            if scan is None:
+                self.commit(op)
+            else:
+                self.commit(*scan.complete(op))
+            queue, epoch = self.queue, ledger.epoch
+            into += [Message(queue, record, self, 1, epoch, count) for record in records]
+        return scan is not None and scan.more
+
+    def _read_again(self, offsets: list[int]) -> list[Record]:
+        found = (self._feed.read_one(offset) for offset in offsets)
+        return [record for record in found if record is not None]
+
+    def _ops_of_spent(self, spent: list[int], until_ms: int) -> list[Op]:
+        """From here on they belong to the dead letters, and to us until that is done."""
+        ops: list[Op] = []
+        for offset in spent:
+            lease = self.state.pending[offset]
+            reason = lease.error or f"delivered {lease.count} times, and never settled"
+            until = self.state.tick(until_ms)
+            ops.append({"t": "dying", "r": [offset, 1], "u": until, "e": reason})
+        return ops
+
+    def hand(self, messages: list[Message], lease_ms: int | None = None) -> list[Message]:
+        """Hand over what was fetched ahead: those of which the lease has not been lost meanwhile.
+        From now on their delivery counts."""
+        if lease_ms is None:
+            lease_ms = self._office.settings.visibility_timeout_ms
+        with self._turn:
+            held = [message for message in messages if self._lease(message) is not None]
+            if held:
+                until = self.state.tick(self.files.clock.boot_ms() + lease_ms)
+                self.commit({"t": "hand", "r": _runs(held), "u": until})
+                for message in held:
+                    message.delivery_count += 1
+        return held
+
+    # --- settling ---------------------------------------------------------------------------
+
+    def _lease(self, message: Message) -> Lease | None:
+        return self.state.lease_of(message.offset, message.attempt, message.epoch)
+
+    def _settle(
+        self, messages: list[Message], word: str, ops_of: Callable[[list[Message]], list[Op]]
+    ) -> None:
+        """Do something to those whose lease we have; `LeaseLost` tells of the others."""
+        if not messages:
+            return
+        with self._turn:
+            lease_of = self.state.lease_of
+            held = [m for m in messages if lease_of(m.offset, m.attempt, m.epoch) is not None]
+            if held:
+                self.commit(*ops_of(held))
+            mark = self._journal.mark
+        for message in held:
+            message.settled = word
+        if held and self.files.is_sync:
+            self.wait_durable(mark)
+        if len(held) < len(messages):
+            self._refuse(messages, held, word)
+
+    def _refuse(self, messages: list[Message], held: list[Message], word: str) -> None:
+        there = {id(message) for message in held}
+        lost = [message for message in messages if id(message) not in there]
+        first = lost[0]
+        why = "its lease has ended, and it was delivered again"
+        if first.settled is not None:
+            why = f"it was {first.settled} before"
+        elif first.offset < self._log.start_offset:
+            why = "it was deleted from the queue"
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        raise LeaseLost(
+            f"{first.message_id}{more} cannot be {word}: {why}",
+            lost=[message.message_id for message in lost],
+        )
+
+    def ack(self, messages: list[Message], publish: Iterable[Any] = ()) -> None:
+        if publish:
+            publish = list(publish)
+            if len(messages) != 1:
+                raise ValueError("publish= goes with one message: what is published comes of it")
+            self._check_held(messages[0])
+            self._office.publish_once(messages[0], self.id, publish)
+        self._settle(messages, "acked", _ack_ops)
+        if self.state.by_key:
+            self.ring()
+
+    def _check_held(self, message: Message) -> None:
+        with self._turn:
+            is_held = self._lease(message) is not None
+        if not is_held:
+            self._refuse([message], [], "acked")
+
+    def nack(self, messages: list[Message], delay: Any = None, error: str = "") -> None:
+        retry = self._office.settings.retry
+        delay_ms = None if delay is None else parse_duration(delay, "delay")
+        limit = retry.max_retries
+        spent = [m for m in messages if limit is not None and m.delivery_count > limit]
+        failed = [m for m in messages if limit is None or m.delivery_count <= limit]
+
+        def ops_of(held: list[Message]) -> list[Op]:
+            now_ms, ops = self.files.clock.boot_ms(), []
+            for message in held:
+                wait_ms = retry.backoff_ms(message.delivery_count) if delay_ms is None else delay_ms
+                until = self.state.tick(now_ms + wait_ms)
+                ops.append({"t": "nack", "r": [message.offset, 1], "u": until, "e": error})
+            return ops
+
+        try:
+            self._settle(failed, "nacked", ops_of)
+        finally:
+            self.ring()
+            if spent:
+                times = f"delivered {spent[0].delivery_count} times"
+                self._bury(spent, "nacked", f"{times}: {error}" if error else times)
+
+    def reject(self, messages: list[Message], reason: str = "") -> None:
+        self._bury(messages, "rejected", reason or "rejected")
+
+    def release(self, messages: list[Message]) -> None:
+        try:
+            self._settle(messages, "released", lambda held: [{"t": "release", "r": _runs(held)}])
+        finally:
+            self.ring()
+
+    def extend(self, messages: list[Message], seconds: Any = None) -> None:
+        lease_ms = self._office.settings.visibility_timeout_ms
+        if seconds is not None:
+            lease_ms = parse_duration(seconds, "seconds")
+        with self._turn:
+            held = [message for message in messages if self._lease(message) is not None]
+            if held:
+                until = self.state.tick(self.files.clock.boot_ms() + lease_ms)
+                self.commit({"t": "extend", "r": _runs(held), "u": until})
+        if len(held) < len(messages):
+            self._refuse(messages, held, "extended")
+
+    def auto_extend(self, message: Message) -> AbstractContextManager[object]:
+        return AutoExtend(message, self._office.settings.visibility_timeout_ms / 1000)
+
+    def properties(self, message: Message) -> dict[str, Any]:
+        return {"group-id": self.id}
+
+    # --- dead letters -----------------------------------------------------------------------
+
+    def _bury(self, messages: list[Message], word: str, reason: str) -> None:
+        """To the dead letters. First the messages are taken from everybody, so that nobody works on
+        one that is dead; then they are written there; and only then they are settled here."""
+        if not self._office.settings.dlq.enabled:
+            self._settle(messages, word, lambda held: [{"t": "dead", "r": _runs(held)}])
+            return
+        dying: list[Message] = []
+
+        def ops_of(held: list[Message]) -> list[Op]:
+            dying.extend(held)
+            until = self.state.tick(self.files.clock.boot_ms() + _BURIAL_MS)
+            return [{"t": "dying", "r": _runs(held), "u": until, "e": reason}]
+
+        try:
+            self._settle(messages, word, ops_of)
+        finally:
+            self._write_dead_letters(dying, reason)
+
+    def _write_dead_letters(self, messages: list[Message], reason: str) -> None:
+        """If one cannot be written, it is given back, and the next delivery leads here again."""
+        done: list[Message] = []
+        try:
+            for message in messages:
+                self._office.bury(message, self.id, reason)
+                done.append(message)
+        except (TailraceError, OSError):
+            self._give_back(messages[len(done) :], reason)
+            raise
+        finally:
+            if done:
+                self._settle_dead([message.offset for message in done])
+
+    def _give_back(self, messages: list[Message], reason: str) -> None:
+        with self._turn:
+            until = self.state.tick(self.files.clock.boot_ms())
+            self.commit({"t": "nack", "r": _runs(messages), "u": until, "e": reason})
+        for message in messages:
+            message.settled = None
+        self.ring()
+
+    def _settle_dead(self, offsets: list[int]) -> None:
+        with self._turn:
+            self.commit({"t": "dead", "r": runs_of(sorted(offsets))})
+            mark = self._journal.mark
+        self.wait_durable(mark)
+        if self.state.by_key:
+            self.ring()
+
+    def _finish(self, offset: int) -> None:
+        """Bury a message that nobody holds. If that fails, it is tried again in a while."""
+        lease, record = self.state.pending.get(offset), self._log_record(offset)
+        if lease is None:
+            return
+        try:
+            if record is not None and self._office.settings.dlq.enabled:
+                message = Message(
+                    self.queue, record, None, lease.attempt, delivery_count=lease.count
+                )
+                self._office.bury(message, self.id, lease.error)
+            self._settle_dead([offset])
+        except (TailraceError, OSError) as error:
+            logger.error("%s:%d cannot become a dead letter: %s", self.queue, offset, error)
+
+    def _log_record(self, offset: int) -> Record | None:
+        with self._turn:
+            return self._feed.read_one(offset)
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def peek(self, limit: int) -> list[Message]:
+        """What would be delivered next, without claiming it."""
+        clock = self.files.clock
+        with self._turn:
+            ledger, now_ms = self.state, clock.boot_ms()
+            due = [o for o, lease in ledger.pending.items() if ledger.is_due(lease, now_ms)][:limit]
+            found = []
+            for record in self._read_again(due):
+                lease = ledger.pending[record.offset]  # type: ignore[index]
+                found.append(Message(self.queue, record, None, 0, 0, lease.count, lease.error))
+            if len(found) < limit:
+                wanted = limit - len(found)
+                taken = self._feed.take(ledger.cursor, wanted)
+                scan = self._scanner.scan(ledger, *taken, wanted)
+                found += [Message(self.queue, r, None, 0, 0, 0) for r in scan.records]
+        return found
+
+    def unsettled(self) -> Iterator[Message]:
+        """Everything that is not settled, leased or not, oldest first."""
+        with self._turn:
+            offsets, cursor = list(self.state.pending), self.state.cursor
+        for offset in offsets:
+            record = self._log_record(offset)
+            if record is not None:
+                yield Message(self.queue, record, None, 0, 0, 0)
+        for record in self._log.read(max(cursor, self._log.start_offset)):
+            if self._selection.takes(record):
+                yield Message(self.queue, record, None, 0, 0, 0)
+
+    def pending(self) -> list[Pending]:
+        """What is not settled, oldest first."""
+        with self._turn:
+            now_ms = self.files.clock.boot_ms()
+            return list(self._pending(now_ms))
+
+    def _pending(self, now_ms: int) -> Iterator[Pending]:
+        for offset, lease in self.state.pending.items():
+            state = STATES[lease.state]
+            if lease.state in (CLAIMED, LEASED) and lease.until <= now_ms:
+                state = "expired"
+            left = max(lease.until - now_ms, 0) / 1000
+            yield Pending(offset, lease.holder, state, lease.count, left, lease.error)
+
+    def progress(self) -> tuple[int, int]:
+        """Cursor and committed offset, as of now."""
+        with self._turn:
+            return self.state.cursor, self.state.committed
+
+    def reset(self, offset: int) -> None:
+        """Go on from an offset. What is pending is dropped, and every lease is lost."""
+        with self._turn:
+            self.commit({"t": "reset", "x": offset})
+        self.ring()
+
+    def forget_below(self, offset: int) -> None:
+        """What is below an offset was deleted: it is nobody's any more."""
+        with self._turn:
+            state = self.state
+            gone = [each for each in state.pending if each < offset]
+            ops: list[Op] = []
+            if gone:
+                ops.append({"t": "gone", "r": runs_of(gone), "lost": 0})
+            if state.cursor < offset:
+                op: Op = {"t": "claim", "c": "", "u": 0, "h": 0}
+                ops.append({**op, "f": state.cursor, "x": offset})
+            if ops:
+                self.commit(*ops)
+
+    def _part_with(self, fetched: list[Any]) -> None:
+        if fetched:
+            with contextlib.suppress(LeaseLost):
+                self.release(fetched)
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._feed.close()
+
+
+def _ack_ops(held: list[Message]) -> list[Op]:
+    return [{"t": "ack", "r": _runs(held)}]
+
+
+def _runs(messages: list[Message]) -> list[int]:
+    if len(messages) == 1:
+        return [messages[0].offset, 1]
+    return runs_of(sorted({message.offset for message in messages}))

@@ -1,0 +1,352 @@
+"""Consumers: what waits for messages, and hands them to a caller."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tailrace.errors import Closed
+from tailrace.log.follow import Tailing
+from tailrace.queue.classic import ClassicGroup
+from tailrace.queue.message import Message
+from tailrace.queue.stream import StreamGroup, StreamSettler
+
+__all__ = ["Consumer", "StreamConsumer", "new_consumer_id"]
+
+_numbers = itertools.count(1)
+_FIRST_LOOK_S = 1.0  # how often to see whether another consumer of a stream has died
+
+C = TypeVar("C", bound="_Receiver")
+
+
+def new_consumer_id() -> str:
+    """A name for a consumer that was given none."""
+    return f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
+
+
+class _Receiver:
+    """Waiting, for consumers of both kinds.
+
+    A consumer is used by one thread at a time, but for `close`, which any thread may call: whoever
+    waits returns then. The watch is set before the first look, and exchanged only before a look, so
+    that nothing comes unnoticed.
+    """
+
+    def __init__(self, group_id: str, tail: Tailing) -> None:
+        self.group = group_id
+        self._tail = tail
+        self._closed = False
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
+        """Fetch up to `limit`; is there more to look at, and for how long may one sleep?"""
+        raise NotImplementedError
+
+    def receive(self, max: int = 1, wait: float | None = 0.0) -> list[Message]:
+        """Up to `max` messages: as many as there are, as soon as there is one. An empty list if
+        none comes for `wait` seconds (`None`: for ever), or the consumer is closed meanwhile."""
+        if max < 1:
+            raise ValueError(f"max is a number of messages, at least 1, not {max!r}")
+        self.check_open()
+        deadline = None if wait is None else time.monotonic() + wait
+        taken: list[Message] = []
+        try:
+            while not self._closed:
+                more, sleep_s = self._look(taken, max)
+                if taken:
+                    return taken
+                if more or self._tail.renew_watch():
+                    continue
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self._tail.watch.wait(_shorter(left, sleep_s))
+        except BaseException:  # an interrupt: nobody gets what was fetched
+            self._give_back(taken)
+            raise
+        self._give_back(taken)
+        return []
+
+    def look_now(self, max: int) -> tuple[list[Message], float | None]:
+        """Receive without waiting; and for how long one may wait on the `watch` before the next
+        look. For those who wait in their own way."""
+        taken: list[Message] = []
+        more = True
+        sleep_s: float | None = None
+        while more and not taken and not self._closed:
+            more, sleep_s = self._look(taken, max)
+            more = more or (not taken and self._tail.renew_watch())
+        return taken, sleep_s
+
+    @property
+    def tail(self) -> Tailing:
+        """What tells that it is worth looking."""
+        return self._tail
+
+    def _give_back(self, messages: list[Message]) -> None:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        if not self._closed:
+            for message in self.receive(1, None):
+                return message
+        raise StopIteration
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the consumer of group {self.group!r} is closed")
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Consumer(_Receiver):
+    """A consumer of a classic queue: an iterator of messages, each of which is to be settled.
+
+    Messages that were received stay leased when the consumer is closed, and may be settled then;
+    those that it only fetched ahead are given back.
+    """
+
+    def __init__(
+        self,
+        group: ClassicGroup,
+        tail: Tailing,
+        visibility_timeout_ms: int | None = None,
+        *,
+        prefetch: int = 1,
+        id: str | None = None,
+        on_close: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(group.id, tail)
+        self._group = group
+        self._lease_ms = visibility_timeout_ms
+        self._prefetch = prefetch
+        self._ahead: deque[Message] = deque()
+        self._on_close = on_close
+        self.id = id or new_consumer_id()
+        group.join(self.id)
+        self._finalizer = weakref.finalize(self, _drop, group, self.id, self._ahead, tail)
+
+    def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
+        if self._pid != os.getpid():
+            self._rejoin()
+        group, ahead = self._group, self._ahead
+        more, due_ms = True, None
+        if not ahead and limit < self._prefetch:
+            fetched: list[Message] = []
+            try:
+                more, due_ms = group.claim(
+                    fetched, self.id, self._prefetch, self._lease_ms, handed=False
+                )
+            finally:
+                ahead.extend(fetched)
+        elif not ahead:
+            more, due_ms = group.claim(into, self.id, limit, self._lease_ms)
+        if ahead:
+            chosen = [ahead.popleft() for _ in range(min(limit, len(ahead)))]
+            into += group.hand(chosen, self._lease_ms)
+            return True, None
+        if into or due_ms is None:
+            return more, None
+        return more, max(due_ms - group.files.clock.boot_ms(), 0) / 1000
+
+    def _rejoin(self) -> None:
+        """In a forked child this is another consumer; what was fetched ahead is the parent's."""
+        self._pid = os.getpid()
+        self._ahead.clear()
+        self._finalizer.detach()
+        self.id = new_consumer_id()
+        self._group.join(self.id)
+        self._finalizer = weakref.finalize(
+            self, _drop, self._group, self.id, self._ahead, self._tail
+        )
+
+    # --- many at once -----------------------------------------------------------------------
+
+    def ack(self, messages: Iterable[Message]) -> None:
+        """Ack messages of this group, in one step. `LeaseLost` names those that were lost; the
+        others are acked all the same."""
+        self._group.ack(list(messages))
+
+    def nack(
+        self, messages: Iterable[Message], delay: float | str | None = None, error: str = ""
+    ) -> None:
+        self._group.nack(list(messages), delay, error)
+
+    def reject(self, messages: Iterable[Message], reason: str = "") -> None:
+        self._group.reject(list(messages), reason)
+
+    def release(self, messages: Iterable[Message]) -> None:
+        self._group.release(list(messages))
+
+    def extend(self, messages: Iterable[Message], seconds: float | str | None = None) -> None:
+        self._group.extend(list(messages), seconds)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def _give_back(self, messages: list[Message]) -> None:
+        if messages:
+            self._group.release(messages)
+
+    def close(self) -> None:
+        """Stop: whoever waits gets no more. A second close does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._finalizer()
+        try:
+            if not self._group.closed:
+                self._group.tidy()
+        finally:
+            self._on_close()
+
+
+def _drop(group: ClassicGroup, consumer: str, ahead: deque[Message], tail: Tailing) -> None:
+    tail.close()
+    group.drop(consumer, list(ahead))
+
+
+class StreamConsumer(_Receiver):
+    """A consumer of a stream: an iterator of messages, with `commit` and `seek`.
+
+    With `auto_commit` (the default) what the caller has moved past is committed now and then: it
+    has moved past a message when it asks for the next one. What the group's other consumers have
+    got it does not get, unless they leave without committing it.
+    """
+
+    def __init__(
+        self,
+        group: StreamGroup,
+        tail: Tailing,
+        resolve: Callable[[Any, int | None], int],
+        *,
+        auto_commit: bool = True,
+        auto_commit_interval_s: float = 5.0,
+        id: str | None = None,
+        on_close: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(group.id, tail)
+        self._group = group
+        self._resolve = resolve
+        self.auto_commit = auto_commit
+        self._interval_s = auto_commit_interval_s
+        self._committed_s = time.monotonic()
+        self._on_close = on_close
+        self.id = id or new_consumer_id()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.position: int | None = None  # behind what the caller has got
+        self._past: int | None = None  # behind what it has moved past
+        self._epoch = -1
+        self._settler = StreamSettler(self._group, self.id, self.auto_commit)
+        self._group.join(self.id)
+        self._finalizer = weakref.finalize(self, _drop_stream, self._group, self.id, self._tail)
+
+    def receive(self, max: int = 1, wait: float | None = 0.0) -> list[Message]:
+        self._past = self.position
+        return super().receive(max, wait)
+
+    def look_now(self, max: int) -> tuple[list[Message], float | None]:
+        self._past = self.position
+        return super().look_now(max)
+
+    def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._finalizer.detach()
+            self.id = new_consumer_id()
+            self._begin()
+        group = self._group
+        done = None
+        if self.auto_commit and self._past is not None:
+            now_s = time.monotonic()
+            if now_s - self._committed_s >= self._interval_s:
+                done, self._committed_s = self._past, now_s
+        messages, behind, more = group.take(self.id, limit, done=done, settler=self._settler)
+        if messages:
+            self._epoch = messages[0].epoch
+        self.position = behind
+        into += messages
+        return more, _FIRST_LOOK_S if group.has_others else None
+
+    def commit(self, upto: Message | int | None = None) -> None:
+        """What was received is processed: all of it, or up to a message (itself included), or below
+        an offset. Returns when that is as durable as the queue's flush mode promises."""
+        behind = self.position
+        if isinstance(upto, Message):
+            behind = upto.offset + 1
+        elif upto is not None:
+            behind = upto
+        if behind is not None:
+            self._group.done(self.id, behind, self._epoch if self._epoch >= 0 else None)
+
+    def seek(self, start: Any, *, timestamp: int | None = None) -> None:
+        """Have the whole group go on from somewhere else: an offset, "first", "last", "next",
+        "offset=…", "timestamp=…", or the first message at or after `timestamp`."""
+        self._group.seek(self._resolve(start, timestamp))
+        self.position = self._past = None
+
+    @property
+    def committed(self) -> int:
+        """Everything below was processed, by whichever consumer of the group."""
+        return self._group.progress()[1]
+
+    def _give_back(self, messages: list[Message]) -> None:
+        """They are read again by whoever comes when we leave: nothing of them was committed."""
+
+    def close(self) -> None:
+        """Stop, and commit what the caller has moved past if that is what `auto_commit` asks."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            if self.auto_commit and self._past is not None and not self._group.closed:
+                self._group.done(self.id, self._past, self._epoch)
+        finally:
+            self._finalizer()
+            try:
+                if not self._group.closed:
+                    self._group.tidy()
+                    self._group.ring()
+            finally:
+                self._on_close()
+
+
+def _drop_stream(group: StreamGroup, consumer: str, tail: Tailing) -> None:
+    tail.close()
+    group.drop(consumer, [])
+
+
+def _shorter(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)

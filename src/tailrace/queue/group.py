@@ -1,0 +1,514 @@
+"""What groups of both kinds have in common: one state that many processes share.
+
+The state is in memory, in each process that uses the group; the journal keeps them the same. Who
+wants to change something takes the group's turn (a lock between threads, and one between processes
+which the kernel drops when its holder dies), reads what others have written to the journal since,
+decides, writes what it did, and applies it. Nothing else is shared, so a process that is killed at
+any moment leaves nothing behind but perhaps an unfinished line.
+
+Each process that has the group open holds a lock of its own on a file `alive-…`; who is listed as a
+member and whose lock is free, is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from tailrace.errors import Closed, OutcomeUnknown, TailraceError
+from tailrace.log.fs import FileSystem, remove_tree
+from tailrace.log.sidefiles import FOLDER, side_path
+from tailrace.queue.clock import Clock
+from tailrace.queue.journal import Deleted, Journal, Op
+from tailrace.queue.snapshots import SHARDS, Snapshot, Snapshots
+
+__all__ = ["Foreign", "Group", "GroupFiles", "Member", "State"]
+
+logger = logging.getLogger("tailrace")
+
+_LOCK, _OPEN, _BELL, _ALIVE = "lock", "open", "bell", "alive-"
+
+
+class State(Protocol):
+    """A group's state: changed by operations only, the same wherever they are applied."""
+
+    boot: str
+    members: dict[str, Any]
+    cursor: int
+
+    @property
+    def committed(self) -> int: ...
+
+    @property
+    def weight(self) -> int:
+        """How much there is to write in a snapshot."""
+
+    def apply(self, op: Op) -> None: ...
+
+    def dump(self) -> tuple[dict[str, Any], dict[int, Op]]: ...
+
+
+S = TypeVar("S", bound=State)
+
+
+class Foreign(Protocol):
+    """The same group in another system's files."""
+
+    def load(self, exported: Snapshot | None) -> Snapshot | None:
+        """What the other system knows, if it is more than what we have `exported`."""
+
+    def export(self, snapshot: Snapshot) -> None:
+        """Leave it the group as it is."""
+
+    def forget(self) -> None:
+        """The group is deleted."""
+
+
+class GroupFiles(NamedTuple):
+    """Where a group is, and how durable it has to be."""
+
+    fs: FileSystem
+    folder: str
+    group_id: str
+    clock: Clock
+    is_sync: bool  # wait for acknowledgements to be on the disk
+    is_durable: bool  # else nothing is ever synced
+    compact_after: int
+    foreign: Foreign | None = None
+
+    @property
+    def bell(self) -> str:
+        """The file that is written to when somebody may want to look again."""
+        return side_path(self.folder, _BELL)
+
+
+class Member(NamedTuple):
+    """A consumer of a group. `since` is in milliseconds since 1970."""
+
+    id: str
+    pid: int
+    host: str
+    since: int
+    alive: bool
+
+
+class Group(Generic[S]):
+    """One process's hold on a group. Thread-safe; a forked child opens it anew when it uses it."""
+
+    def __init__(self, files: GroupFiles) -> None:
+        self.files = files
+        self.id = files.group_id
+        self._journal = Journal(files.fs, files.folder)
+        self._snapshots = Snapshots(files.fs, files.folder, files.group_id)
+        self._closed = False
+        # Consumers that nobody has closed, with what they had fetched ahead. The garbage collector
+        # leaves them here: it may have interrupted somebody who has the turn.
+        self._dropped: deque[tuple[str, list[Any]]] = deque()
+        files.fs.make_dirs(os.path.join(files.folder, FOLDER))
+        self._open()
+        _groups.add(self)
+        try:
+            with self._turn:
+                pass
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _make(self) -> S:
+        """The state of a new group."""
+        raise NotImplementedError
+
+    def _load(self, snapshot: Snapshot) -> S:
+        raise NotImplementedError
+
+    def _open(self) -> None:
+        fs, folder = self.files.fs, self.files.folder
+        self._mutex = threading.Lock()
+        self._turn = _Turn(self)
+        self._is_stale = True  # the state has to be loaded
+        self._is_inherited = False
+        self._compact_at = self.files.compact_after
+        self._lock = fs.lock(side_path(folder, _LOCK))
+        self._presence = fs.lock(side_path(folder, _OPEN))
+        self._presence.acquire(shared=True)
+        self._bell = fs.open(self.files.bell, write=True, create=True)
+        self._handle = secrets.token_hex(8)
+        self._alive = fs.lock(side_path(folder, _ALIVE + self._handle))
+        self._alive.acquire()
+        self._mine: set[str] = set()
+
+    def disown(self) -> None:
+        """We are in a forked child: what is open is the parent's."""
+        if not self._closed:
+            self._mutex = threading.Lock()
+            self._is_inherited = True
+
+    # --- the turn ---------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """With the turn: come to know what others have done."""
+        if self._is_stale:
+            self._reload()
+        elif not self._catch_up():
+            self._follow()
+
+    def _catch_up(self) -> bool:
+        try:
+            return self._journal.catch_up(self.state.apply)
+        except Deleted:
+            self._closed = True
+            raise Closed(f"the group {self.id!r} was deleted") from None
+
+    def _follow(self) -> None:
+        """The journal was replaced. What we have is what the snapshot says, unless there was more
+        than one."""
+        generation = self._journal.generation
+        self._is_stale = True
+        if not self._journal.open() or self._journal.generation != generation + 1:
+            self._reload()
+        elif self._journal.catch_up(self.state.apply):
+            self._is_stale = False
+        else:
+            self._reload()
+
+    def _reload(self) -> None:
+        self._is_stale = True
+        self._compact_at = self.files.compact_after
+        if self._journal.open():
+            if self._journal.generation:
+                self.state = self._restored(self._snapshots.load(self._journal.generation))
+            else:
+                self.state = self._make()
+            if not self._journal.catch_up(self.state.apply):
+                self._snapshot()  # its replacement never came
+        else:
+            self._found()
+        self._is_stale = False
+        boot, clock = self.files.fs.boot_id().hex(), self.files.clock
+        if self.state.boot != boot:
+            now = {"u": clock.boot_ms(), "w": clock.wall_ms()}
+            self.commit({"t": "boot", "b": boot, **now})
+        if self._journal.is_damaged:
+            self._keep_aside()
+
+    def _found(self) -> None:
+        """There is no journal: the group is new, was closed, or another system's."""
+        exported, snapshot = self._snapshots.exported(), None
+        if exported is not None:
+            snapshot = self._snapshots.load(exported)
+        foreign = self.files.foreign
+        other = foreign.load(snapshot) if foreign is not None else None
+        if other is not None:
+            self.state = self._restored(other)
+            self._journal.generation = exported or 0
+            self._snapshot()
+            return
+        self.state = self._make() if snapshot is None else self._restored(snapshot)
+        self._journal.generation = (exported or 0) - 1
+        self._journal.begin_next(sync=self.files.is_durable)
+        self._journal.put_next()
+        self._sync_names()
+        self._journal.open()
+
+    def _restored(self, snapshot: Snapshot) -> S:
+        """Of a damaged part we know only which messages it may have been about: better twice than
+        never."""
+        state = snapshot.state
+        if snapshot.damaged:
+            logger.error(
+                "%s: %s damaged; messages may be delivered again",
+                self.files.folder,
+                ", ".join(f"pel_{shard}.json" for shard in snapshot.damaged),
+            )
+            for offset in range(state["committed"], state["cursor"]):
+                if offset % SHARDS in snapshot.damaged:
+                    snapshot.entries.setdefault(offset, {"c": "", "n": 0})
+        return self._load(snapshot)
+
+    def _keep_aside(self) -> None:
+        """Leave the damaged journal for a person to look at, and begin another."""
+        fs, folder = self.files.fs, self.files.folder
+        path = side_path(folder, f"damaged-{self._journal.generation}")
+        with contextlib.suppress(OSError):
+            self._journal.copy_to(path)
+        fs.sync_dir(os.path.dirname(path))
+        self._journal.is_damaged = False
+        self._snapshot()
+
+    def commit(self, *ops: Op) -> None:
+        """With the turn: write what we do, and do it."""
+        self._journal.write(ops)
+        apply = self.state.apply
+        for op in ops:
+            apply(op)
+        if self._journal.ops > self._compact_at:
+            self._compact()
+
+    def _compact(self) -> None:
+        journal = self._journal
+        if journal.ops < 2 * self.state.weight:  # the cost stays in proportion
+            self._compact_at = 2 * self.state.weight
+            return
+        try:
+            self._snapshot()
+        except OSError as error:
+            self._compact_at = 2 * journal.ops
+            logger.warning("%s: cannot write a snapshot: %s", self.files.folder, error)
+
+    def _snapshot(self) -> None:
+        journal, files = self._journal, self.files
+        generation = journal.generation + 1
+        journal.begin_next(sync=files.is_durable)
+        snapshot = Snapshot(*self.state.dump())
+        self._snapshots.write(generation, snapshot, files.clock.wall_ms(), sync=files.is_durable)
+        self._sync_names()
+        self._is_stale = True  # whatever happens here, the files know
+        journal.put_next()
+        self._sync_names()  # the journal first: it says which of the files count
+        self._snapshots.install(generation)
+        self._sync_names()
+        if not journal.open():
+            raise OSError(errno.EIO, "the new journal cannot be read")
+        self._is_stale = False
+        self._compact_at = self.files.compact_after
+
+    def _sync_names(self) -> None:
+        if self.files.is_durable:
+            self.files.fs.sync_dir(self.files.folder)
+
+    def wait_durable(self, mark: tuple[int, int]) -> None:
+        """Without the turn: return when what was written before the mark is as durable as it has to
+        be. If the journal cannot be synced, what it says is written anew: the old pages may be
+        lost, and asking again would not tell."""
+        if not self.files.is_sync:
+            return
+        try:
+            self._journal.wait_durable(mark)
+        except OSError as error:
+            logger.error("%s: cannot sync the journal: %s", self.files.folder, error)
+            try:
+                with self._turn:
+                    self._snapshot()
+            except OSError as again:
+                raise OutcomeUnknown(
+                    f"{self.files.folder}: the journal cannot be made durable ({again}). The "
+                    "operation counts now, but may not survive a power cut"
+                ) from again
+
+    def ring(self) -> None:
+        """Have everybody who waits look again. Nothing is lost if it fails: they look when a lease
+        ends, or a message comes."""
+        with contextlib.suppress(OSError):
+            self._bell.pwrite(b".", 0)
+
+    # --- members ----------------------------------------------------------------------------
+
+    def join(self, consumer: str) -> None:
+        self.tidy()
+        with self._turn:
+            self._bury_members()
+            info = {
+                "pid": os.getpid(),
+                "host": os.uname().nodename,
+                "since": self.files.clock.wall_ms(),
+                "handle": self._handle,
+            }
+            self.commit({"t": "join", "c": consumer, "m": info})
+            self._mine.add(consumer)
+
+    def leave(self, consumer: str) -> None:
+        with self._turn:
+            if consumer in self._mine:
+                self._mine.discard(consumer)
+                self.commit({"t": "leave", "c": consumer})
+
+    def drop(self, consumer: str, fetched: list[Any]) -> None:
+        """The consumer is gone. Takes no lock; the next one who comes tidies up."""
+        self._dropped.append((consumer, fetched))
+
+    def tidy(self) -> None:
+        """Without the turn: part with consumers that were dropped."""
+        while self._dropped:
+            consumer, fetched = self._dropped.popleft()
+            self._part_with(fetched)
+            self.leave(consumer)
+
+    def _part_with(self, fetched: list[Any]) -> None:
+        """Give back what a consumer had fetched ahead."""
+
+    def members(self) -> list[Member]:
+        """Who is there; the dead are seen here once, and then forgotten."""
+        with self._turn:
+            found = [
+                Member(name, info["pid"], info["host"], info["since"], self._is_alive(info))
+                for name, info in self.state.members.items()
+            ]
+            self._bury_members()
+        return found
+
+    def _bury_members(self) -> list[str]:
+        """With the turn: note who has died since they came."""
+        dead = [name for name, info in self.state.members.items() if not self._is_alive(info)]
+        for name in dead:
+            handle = self.state.members[name]["handle"]
+            self.commit({"t": "leave", "c": name, "died": True})
+            with contextlib.suppress(OSError):
+                self.files.fs.unlink(side_path(self.files.folder, _ALIVE + handle))
+        return dead
+
+    def _is_alive(self, info: dict[str, Any]) -> bool:
+        if info["handle"] == self._handle:
+            return True
+        fs, path = self.files.fs, side_path(self.files.folder, _ALIVE + info["handle"])
+        try:
+            fs.stat(path)
+        except FileNotFoundError:
+            return False
+        lock = fs.lock(path)
+        try:
+            return not lock.acquire(wait=False)
+        finally:
+            lock.close()
+
+    # --- the end ----------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Let go. The last one leaves files that need no journal, and that FluxMQ can read."""
+        if self._closed:
+            return
+        try:
+            if not self._is_inherited:
+                self.tidy()
+                with self._turn:
+                    for consumer in sorted(self._mine):
+                        self.commit({"t": "leave", "c": consumer})
+                    self._mine.clear()
+                    if self._presence.acquire(wait=False):
+                        self._export()
+        except (OSError, TailraceError) as error:
+            logger.warning("%s: not closed cleanly: %s", self.files.folder, error)
+        finally:
+            self._let_go()
+
+    def _export(self) -> None:
+        self._bury_members()
+        self._snapshot()
+        self._is_stale = True
+        snapshot = Snapshot(*self.state.dump())
+        if self.files.foreign is not None:
+            self.files.foreign.export(snapshot)
+        self._journal.end()
+        self._sync_names()
+
+    def delete(self) -> None:
+        """Forget the group, for everybody: those who use it are told so."""
+        fs, folder = self.files.fs, self.files.folder
+        trash = os.path.join(os.path.dirname(folder), f".deleted-{self._handle}")
+        try:
+            with self._turn:
+                self._journal.write([{"t": "deleted"}])
+                self._is_stale = True
+                fs.rename(folder, trash)
+                fs.sync_dir(os.path.dirname(folder))
+                if self.files.foreign is not None:
+                    self.files.foreign.forget()
+        finally:
+            self._let_go()
+        remove_tree(fs, trash)
+
+    def idle_ms(self) -> int:
+        """For how long nothing has happened to the group."""
+        modified_ms = self.files.fs.stat(self._journal.path).modified_ms
+        return max(self.files.clock.wall_ms() - modified_ms, 0)
+
+    def _let_go(self) -> None:
+        self._closed = True
+        if not self._is_inherited:
+            with contextlib.suppress(OSError):
+                self.files.fs.unlink(side_path(self.files.folder, _ALIVE + self._handle))
+            for lock in (self._alive, self._presence, self._lock):
+                lock.close()
+        self._bell.close()
+        self._journal.close()
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the group {self.id!r} is closed")
+
+
+class _Turn:
+    """`with group._turn:` for as short as possible: everybody else waits."""
+
+    __slots__ = ("_group",)
+
+    def __init__(self, group: Group[Any]) -> None:
+        self._group = group
+
+    def __enter__(self) -> None:
+        group = self._group
+        if group._closed or group._is_inherited:
+            group.check_open()
+            group._open()
+        group._mutex.acquire()
+        try:
+            if not group._lock.acquire_now():
+                _await(group)
+            try:
+                journal = group._journal
+                if group._is_stale or journal.size() != journal.position:
+                    group.begin()
+            except BaseException:
+                group._is_stale = True
+                group._lock.release()
+                raise
+        except BaseException:
+            group._mutex.release()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        group = self._group
+        if error is not None and not isinstance(error, TailraceError):
+            group._is_stale = True  # perhaps between writing and doing
+        try:
+            group._lock.release()
+        finally:
+            group._mutex.release()
+
+
+def _await(group: Group[Any]) -> None:
+    """Somebody has the lock, for moments mostly."""
+    for _ in range(_TRIES):
+        time.sleep(0)
+        if group._lock.acquire_now():
+            return
+    group._lock.acquire()
+
+
+_TRIES = 3
+_groups: weakref.WeakSet[Group[Any]] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for group in list(_groups):
+        group.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)

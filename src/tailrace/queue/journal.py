@@ -1,0 +1,240 @@
+"""The journal of a group: `ops.log`, one operation a line, behind a snapshot.
+
+A line is a JSON object whose first key is the CRC-32C of what follows it, in hex:
+
+    {"k":"9c3f01aa","t":"ack","r":[17,3]}
+
+The first line, `begin`, names the snapshot on which the others build, by its generation. The last
+line of a journal that was replaced is `moved`; it is written before the replacement takes its name,
+so nobody who has the old one open goes on writing to it. Likewise `deleted`.
+
+Whoever holds the group's lock reads what others have written since, and then writes. A line that
+was not finished is the work of one who was killed: nobody has been told that it happened, so it is
+cut off. A damaged line with whole ones behind it is another matter: it is reported, and the group's
+state can bear that it is missing (`ledger.py`).
+
+Not thread-safe, but for `wait_durable`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from tailrace.errors import Corrupt, NotWritten
+from tailrace.kernel import crc32c
+from tailrace.log.fs import File, FileSystem, read_exactly, write_all
+
+__all__ = ["NAME", "Deleted", "Journal", "Op", "encode_line", "parse_line", "write_new"]
+
+logger = logging.getLogger("tailrace")
+
+NAME = "ops.log"
+FORMAT = 1
+
+Op = dict[str, Any]
+
+_PREFIX = len(b'{"k":"00000000",')
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_CLAIM = '"t":"claim","c":%s,"u":%d,"h":%d,"f":%d,"x":%d,"r":%s}'
+_encode_text = lru_cache(256)(_encode)  # the same consumers again and again
+
+
+def encode_line(op: Op) -> bytes:
+    # Each claim and each ack waits for this, so JSON of their usual shapes is made by hand.
+    kind = op["t"]
+    if len(op) == 2 and "r" in op:
+        body = f'"t":"{kind}","r":{op["r"]}}}'.encode()
+    elif len(op) == 7 and kind == "claim" and "r" in op:
+        holder = _encode_text(op["c"])
+        body = (_CLAIM % (holder, op["u"], op["h"], op["f"], op["x"], op["r"])).encode()
+    else:
+        body = _encode(op)[1:].encode()
+    return b'{"k":"%08x",%b\n' % (crc32c(body), body)
+
+
+def parse_line(line: bytes) -> Op | None:
+    """The operation in a line (without its end); `None` if it is damaged."""
+    body = line[_PREFIX:]
+    if line[:_PREFIX] != b'{"k":"%08x",' % crc32c(body):
+        return None
+    op: Op = json.loads(b"{" + body)
+    return op
+
+
+class Deleted(Exception):
+    """The journal says that the group was deleted."""
+
+
+class Journal:
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._fs = fs
+        self.path = os.path.join(folder, NAME)
+        self._file: File | None = None
+        self.generation = 0
+        self.ops = 0  # since the snapshot
+        self.is_damaged = False  # a line in the middle could not be read
+        self.position = 0  # behind what we know
+        self.size: Callable[[], int] = int  # how long it is now
+        self._sync_lock = threading.Lock()
+        self._durable = (0, 0)  # generation and position
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def open(self) -> bool:
+        """Open it at its beginning; false if it is not there, or none of ours."""
+        self.close()
+        try:
+            file = self._fs.open(self.path, write=True)
+        except FileNotFoundError:
+            return False
+        first = _first_line(file)
+        op = parse_line(first) if first is not None else None
+        if op is None or op.get("t") != "begin":
+            file.close()
+            return False
+        if op["format"] > FORMAT:
+            file.close()
+            raise Corrupt(
+                f"{self.path} is of format {op['format']}; this version reads {FORMAT}: upgrade it",
+                path=self.path,
+            )
+        assert first is not None
+        self._file, self.generation = file, op["generation"]
+        self.size = file.size
+        self.position, self.ops = len(first) + 1, 0
+        return True
+
+    def catch_up(self, apply: Callable[[Op], None]) -> bool:
+        """Apply what was written since. False if there is another journal now: the group has to be
+        loaded again, or, if `open` finds the next generation, only to go on."""
+        file = self._file
+        assert file is not None
+        size = file.size()
+        data = read_exactly(file, size - self.position, self.position)
+        *lines, rest = data.split(b"\n")
+        ops = [parse_line(line) for line in lines]
+        whole = len(ops)
+        while whole and ops[whole - 1] is None:
+            whole -= 1
+        if rest or whole < len(ops):
+            self._cut(file, self.position + sum(len(line) + 1 for line in lines[:whole]))
+        for op, line in zip(ops[:whole], lines, strict=False):
+            if op is None:
+                self._report(self.position)
+            elif op["t"] == "moved":
+                return False
+            elif op["t"] == "deleted":
+                raise Deleted
+            else:
+                apply(op)
+            self.position += len(line) + 1
+            self.ops += 1
+        return True
+
+    def _cut(self, file: File, position: int) -> None:
+        logger.warning("%s: an unfinished line was cut off at %d", self.path, position)
+        file.truncate(position)
+
+    def _report(self, position: int) -> None:
+        self.is_damaged = True
+        logger.error(
+            "%s: the line at %d is damaged. What it said is lost: messages may be delivered again",
+            self.path,
+            position,
+        )
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def write(self, ops: Sequence[Op]) -> None:
+        """Write operations; all of them are there then, or none. Applying them is up to the caller,
+        and has to succeed."""
+        file = self._file
+        assert file is not None
+        data = encode_line(ops[0]) if len(ops) == 1 else b"".join(map(encode_line, ops))
+        try:
+            written = file.pwrite(data, self.position)
+            if written != len(data):
+                write_all(file, data[written:], self.position + written)
+        except OSError as error:
+            try:
+                file.truncate(self.position)
+            except OSError:
+                logger.error("%s: an unfinished line is left at %d", self.path, self.position)
+            raise NotWritten(f"{self.path}: cannot write: {error}") from error
+        self.position += len(data)
+        self.ops += len(ops)
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """Where the journal ends now, for `wait_durable`."""
+        return self.generation, self.position
+
+    def wait_durable(self, mark: tuple[int, int]) -> None:
+        """Return when what was written before `mark` is on the disk. Thread-safe: those who wait
+        together share a sync. `OSError` if it failed."""
+        with self._sync_lock:
+            if self._durable >= mark:
+                return
+            generation, file = self.generation, self._file
+            if generation > mark[0] or file is None:  # a snapshot has it, which was synced
+                return
+            end = (generation, file.size())
+            file.sync()
+            self._durable = max(self._durable, end)
+
+    # --- replacing --------------------------------------------------------------------------
+
+    def begin_next(self, *, sync: bool) -> None:
+        """Write the next journal, empty, under a name that nobody looks at."""
+        line = encode_line({"t": "begin", "format": FORMAT, "generation": self.generation + 1})
+        write_new(self._fs, self.path + ".tmp", line, sync=sync)
+
+    def put_next(self) -> None:
+        """Have it take the place of this one. From then on the new snapshot counts."""
+        if self._file is not None:
+            line = encode_line({"t": "moved"})
+            try:
+                write_all(self._file, line, self.position)
+            except OSError:
+                self._file.truncate(self.position)
+                raise
+        self._fs.rename(self.path + ".tmp", self.path)
+
+    def end(self) -> None:
+        """Nothing is to follow: leave an empty file, as FluxMQ does."""
+        write_new(self._fs, self.path + ".tmp", b"", sync=False)
+        self._fs.rename(self.path + ".tmp", self.path)
+
+    def copy_to(self, path: str) -> None:
+        assert self._file is not None
+        write_new(self._fs, path, read_exactly(self._file, self.position, 0))
+
+    def close(self) -> None:
+        with self._sync_lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+def _first_line(file: File) -> bytes | None:
+    data = file.pread(4096, 0)
+    line, end, _ = data.partition(b"\n")
+    return line if end else None
+
+
+def write_new(fs: FileSystem, path: str, data: bytes, *, sync: bool = True) -> None:
+    """A file of this name with these contents; to make the name durable is up to the caller."""
+    file = fs.open(path, write=True, create=True)
+    try:
+        file.truncate(0)
+        write_all(file, data, 0)
+        if sync:
+            file.sync()
+    finally:
+        file.close()

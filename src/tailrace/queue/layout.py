@@ -1,0 +1,84 @@
+"""Where things are in a store.
+
+    <base>/queue/
+      config/queues.json
+      groups/<queue>/<group>.json                     FluxMQ's, written when a group is closed
+      queues/<queue>/segments/…                       the log
+      queues/<queue>/consumers/<group>/…              state.json, pel_<n>.json, ops.log
+      .tailrace/                                      board, lock, members, trash
+
+Names are escaped (`names.py`). FluxMQ does not escape: a name with a slash is a folder in a folder
+there, which is used as it is where it exists.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from tailrace.log.fs import FileSystem
+from tailrace.log.sidefiles import FOLDER
+from tailrace.queue.names import from_component, to_component
+
+__all__ = ["Layout", "find_root"]
+
+_SEGMENTS: Final = "segments"
+_CONSUMERS: Final = "consumers"
+
+
+def find_root(fs: FileSystem, path: str) -> str:
+    """The folder that holds `config` and `queues`: the one that was given, if it is one of a store,
+    else `queue` in it."""
+    inner = os.path.join(path, "queue")
+    if _exists(fs, os.path.join(inner, "config")) or _exists(fs, os.path.join(inner, "queues")):
+        return inner
+    for name in ("config/queues.json", "queues"):
+        if _exists(fs, os.path.join(path, *name.split("/"))):
+            return path
+    return inner
+
+
+class Layout:
+    def __init__(self, fs: FileSystem, root: str) -> None:
+        self._fs = fs
+        self.root = root
+        self.side = os.path.join(root, FOLDER)
+
+    def queue(self, name: str) -> str:
+        return self._place(os.path.join(self.root, "queues"), name, _SEGMENTS)
+
+    def segments(self, name: str) -> str:
+        return os.path.join(self.queue(name), _SEGMENTS)
+
+    def group(self, queue: str, group_id: str) -> str:
+        return self._place(os.path.join(self.queue(queue), _CONSUMERS), group_id, "")
+
+    def groups(self, queue: str) -> list[str]:
+        """The ids of the groups that have a folder of ours."""
+        try:
+            entries = self._fs.list(os.path.join(self.queue(queue), _CONSUMERS))
+        except FileNotFoundError:
+            return []
+        return sorted(from_component(entry.name) for entry in entries if entry.is_dir)
+
+    def trash(self, name: str) -> str:
+        return os.path.join(self.side, "trash", name)
+
+    def _place(self, folder: str, name: str, inside: str) -> str:
+        """The escaped folder; or the nested one, if only that exists."""
+        ours = os.path.join(folder, to_component(name))
+        parts = name.split("/")
+        is_nested = len(parts) > 1 and not any(part in ("", ".", "..") for part in parts)
+        if is_nested and inside and not _exists(self._fs, ours):
+            nested = os.path.join(folder, *parts)
+            if _exists(self._fs, os.path.join(nested, inside)):
+                return nested
+        return ours
+
+
+def _exists(fs: FileSystem, path: str) -> bool:
+    try:
+        fs.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True

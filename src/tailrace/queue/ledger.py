@@ -1,0 +1,498 @@
+"""What a group knows of the messages of a classic queue. Memory only: no file, no clock.
+
+Messages at or above `cursor` have not been looked at. Of those below, the ones in `pending` are not
+settled, and all others are, or never concerned the group. So each message is in exactly one place:
+
+    ready     at or above the cursor, or pending and FREE, or pending and its time is over
+    leased    pending: CLAIMED (fetched ahead) or LEASED (with a consumer)
+    waiting   pending: WAITING for the end of a delay, or PARKED behind another of its key
+    dying     pending: DYING, on its way to the dead letters; no consumer gets it again
+    settled   below the cursor, and not pending
+
+Every change is an operation: `apply` is the only way to change anything, for what this process does
+as for what it reads in the journal, so all processes come to the same state. An operation says what
+happened, not what was asked for; whether it may happen is decided before, with the group's lock.
+
+    t        changes
+    claim    `c` gets until `u` the new messages `r` and the pending `again`; the cursor goes from
+             `f` to `x`, past what is in neither; `h`: handed to the caller, else fetched ahead;
+             `parked` wait behind others of their key; `keys` are of `r` and `parked`, by offset
+    hand     messages `r` that were fetched ahead are handed over, until `u`
+    extend   the leases of `r` end at `u`
+    ack      `r` are settled
+    nack     `r` wait until `u`; `e` is why
+    release  `r` are free, and their delivery did not count
+    dying    `r` go to the dead letters, which has to be done by `u`; `e` is why
+    dead     they have arrived; settled
+    gone     `r` no longer exist; settled. `lost` others were never looked at
+    reset    everything pending is dropped, and the cursor is `x`
+    boot     the machine has started anew: `b` names the boot, `u` and `w` are its clocks' times
+    options  `o`: what the group was made with
+    join     `c` came, `m` tells of it        leave    `c` went; `died`: it was killed
+
+A lease is named by the offset, the `attempt` (how often the message was claimed) and the `epoch`
+(how often everything was dropped), so an old one is never taken for a new one.
+
+Not thread-safe: the group's lock guards it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from tailrace.queue.journal import Op
+from tailrace.queue.runs import Runs, offsets_of
+from tailrace.queue.timers import Timers
+
+__all__ = [
+    "CLAIMED",
+    "DYING",
+    "FREE",
+    "LEASED",
+    "PARKED",
+    "STATES",
+    "WAITING",
+    "Lease",
+    "Ledger",
+    "Redeliveries",
+]
+
+CLAIMED, LEASED, WAITING, FREE, PARKED, DYING = range(1, 7)
+STATES = {
+    CLAIMED: "claimed",
+    LEASED: "leased",
+    WAITING: "waiting",
+    FREE: "free",
+    PARKED: "parked",
+    DYING: "dying",
+}
+_TIMED = (CLAIMED, LEASED, WAITING, DYING)
+
+_FEW = 1024  # stale timers that are not worth tidying up
+
+
+class Lease:
+    """What is known of a pending message. Never changed once made: messages that were claimed
+    together share one."""
+
+    __slots__ = ("attempt", "count", "error", "holder", "state", "strikes", "until")
+
+    def __init__(
+        self,
+        state: int,
+        until: int,
+        holder: str,
+        attempt: int = 1,
+        count: int = 0,
+        strikes: int = 0,
+        error: str = "",
+    ) -> None:
+        self.state = state
+        self.until = until  # by the boot clock, in milliseconds
+        self.holder = holder
+        self.attempt = attempt
+        self.count = count  # how often it was handed to a caller
+        self.strikes = strikes  # how often a caller kept it for too long, or died with it
+        self.error = error
+
+    def __repr__(self) -> str:
+        return (
+            f"Lease({STATES[self.state]}, until={self.until}, holder={self.holder!r}, "
+            f"attempt={self.attempt}, count={self.count}, error={self.error!r})"
+        )
+
+
+class Redeliveries(NamedTuple):
+    """Pending messages that may be claimed again: `again` are to be delivered, `spent` have been
+    delivered as often as they may be. `is_suspect`: it is one message, which is to be alone."""
+
+    again: list[int]
+    spent: list[int]
+    is_suspect: bool
+
+
+class Ledger:
+    def __init__(self, cursor: int = 0) -> None:
+        self.cursor = cursor
+        self.epoch = 0
+        # By offset, and in that order: what is new is always above all others.
+        self.pending: dict[int, Lease] = {}
+        self.delivered = self.acked = self.dead = self.gone = 0
+        self.boot = ""
+        self.skew_ms = 0  # wall clock less boot clock, in the boot
+        self.members: dict[str, Any] = {}
+        self.options: dict[str, Any] = {}
+        self.by_key = False  # messages of one key come one at a time
+        self._timers = Timers()
+        self._ready: list[int] = []  # a heap of offsets; some are not meant any more
+        # Of groups that keep the order of keys: the key of each pending message, and the messages
+        # of a key, of which only the first may be claimed.
+        self._keys: dict[int, int] = {}
+        self._lines: dict[int, deque[int]] = {}
+
+    @property
+    def committed(self) -> int:
+        """Everything below is settled."""
+        for offset in self.pending:
+            return offset
+        return self.cursor
+
+    @property
+    def weight(self) -> int:
+        return len(self.pending)
+
+    # --- questions --------------------------------------------------------------------------
+
+    def lease_of(self, offset: int, attempt: int, epoch: int) -> Lease | None:
+        """The lease that a caller holds, unless it was lost. That its time is over does not matter
+        as long as nobody else has claimed the message."""
+        lease = self.pending.get(offset)
+        if lease is None or lease.attempt != attempt or epoch != self.epoch:
+            return None
+        return lease if lease.state in (LEASED, CLAIMED) else None
+
+    def next_due_ms(self) -> int | None:
+        """When something may become ready by itself; it may be too early, never too late."""
+        return self._timers.next_ms
+
+    def has_ready(self, now_ms: int) -> bool:
+        """May there be pending messages that can be claimed again?"""
+        next_ms = self._timers.next_ms
+        return bool(self._ready) or (next_ms is not None and next_ms <= now_ms)
+
+    def has_line(self, key: int) -> bool:
+        """Is a message of this key pending, so that another has to wait?"""
+        return key in self._lines
+
+    @property
+    def parked(self) -> int:
+        return len(self._keys) - len(self._lines)
+
+    def is_due(self, lease: Lease, now_ms: int) -> bool:
+        state = lease.state
+        return state == FREE or (state != PARKED and lease.until <= now_ms)
+
+    def take_ready(self, now_ms: int, limit: int, max_retries: int | None) -> Redeliveries:
+        """The oldest pending messages that may be claimed again, up to `limit` to be delivered.
+        They have to be claimed then, or given back by `put_back`.
+
+        A message with which a caller died is delivered alone from then on: if it is what kills
+        them, no other message pays for it.
+        """
+        self._collect(now_ms)
+        again: list[int] = []
+        spent: list[int] = []
+        while self._ready and len(again) < limit:
+            offset = self._ready[0]
+            lease = self.pending.get(offset)
+            if lease is None or not self.is_due(lease, now_ms):
+                heapq.heappop(self._ready)  # not meant any more
+            elif offset in again[-1:] or offset in spent[-1:]:
+                heapq.heappop(self._ready)  # it was in there twice
+            elif lease.state == DYING or (max_retries is not None and lease.count > max_retries):
+                spent.append(heapq.heappop(self._ready))
+            elif lease.strikes or lease.state == LEASED:
+                if not again:
+                    return Redeliveries([heapq.heappop(self._ready)], spent, True)
+                break
+            else:
+                again.append(heapq.heappop(self._ready))
+        return Redeliveries(again, spent, False)
+
+    def put_back(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            heapq.heappush(self._ready, offset)
+
+    def ready_count(self, now_ms: int) -> int:
+        """How many pending messages may be claimed again."""
+        self._collect(now_ms)
+        return sum(1 for lease in self.pending.values() if self.is_due(lease, now_ms))
+
+    def _collect(self, now_ms: int) -> None:
+        for tick, runs in self._timers.due(now_ms):
+            for offset in offsets_of(runs):
+                lease = self.pending.get(offset)
+                if lease is not None and lease.until == tick and lease.state in _TIMED:
+                    heapq.heappush(self._ready, offset)
+
+    # --- changes ----------------------------------------------------------------------------
+
+    def apply(self, op: Op) -> None:
+        _APPLY[op["t"]](self, op)
+
+    def tick(self, at_ms: int) -> int:
+        """A time to put into an operation."""
+        return self._timers.tick(at_ms)
+
+    def _claim(self, op: Op) -> None:
+        handed, until, holder = op["h"], op["u"], op["c"]
+        state = LEASED if handed else CLAIMED
+        if op["f"] > self.cursor:  # the journal was damaged: better twice than never
+            self._hold(range(self.cursor, op["f"]), Lease(FREE, 0, ""))
+            self.put_back(range(self.cursor, op["f"]))
+        lease = Lease(state, until, holder, 1, handed)
+        if "keys" in op:
+            self._line_up(op, lease)
+        elif "r" in op:
+            self._add(self.pending, op["r"], lease)
+        if "again" in op:
+            self._claim_again(op["again"], lease)
+        if op["x"] > self.cursor:
+            self.cursor = op["x"]
+        if self._timers.size > _FEW:
+            self._tidy()
+
+    def _add(self, pending: dict[int, Lease], runs: Runs, lease: Lease) -> None:
+        for index in range(0, len(runs), 2):
+            first, count = runs[index], runs[index + 1]
+            if count == 1:
+                pending[first] = lease
+            else:
+                pending.update(dict.fromkeys(range(first, first + count), lease))
+            self._timers.add(lease.until, first, count)
+            self.delivered += count * lease.count
+
+    def _claim_again(self, runs: Runs, lease: Lease) -> None:
+        for offset in offsets_of(runs):
+            old = self.pending.get(offset, lease)
+            strikes = old.strikes + (old.state == LEASED)
+            self.pending[offset] = Lease(
+                lease.state,
+                lease.until,
+                lease.holder,
+                old.attempt + 1,
+                old.count + lease.count,
+                strikes,
+                old.error,
+            )
+            self._timers.add(lease.until, offset)
+            self.delivered += lease.count
+
+    def _hold(self, offsets: Iterable[int], lease: Lease) -> None:
+        for offset in offsets:
+            self.pending[offset] = lease
+
+    def _line_up(self, op: Op, lease: Lease) -> None:
+        """Add messages whose order by key matters: some have to wait."""
+        new: dict[int, Lease] = {}
+        self._add(new, op.get("r", []), lease)
+        new.update(dict.fromkeys(offsets_of(op.get("parked", ())), Lease(PARKED, 0, "")))
+        self.pending.update(sorted(new.items()))
+        for offset, key in zip(op["keys"][::2], op["keys"][1::2], strict=True):
+            self._keys[offset] = key
+            self._lines.setdefault(key, deque()).append(offset)
+
+    def _hand(self, op: Op) -> None:
+        until = op["u"]
+        for offset, old in self._known(op):
+            self.pending[offset] = Lease(
+                LEASED, until, old.holder, old.attempt, old.count + 1, old.strikes, old.error
+            )
+            self._timers.add(until, offset)
+            self.delivered += 1
+        self._tidy()
+
+    def _extend(self, op: Op) -> None:
+        until = op["u"]
+        for offset, old in self._known(op):
+            self.pending[offset] = Lease(
+                old.state, until, old.holder, old.attempt, old.count, old.strikes, old.error
+            )
+            self._timers.add(until, offset)
+        self._tidy()
+
+    def _nack(self, op: Op) -> None:
+        until, error = op["u"], op.get("e", "")
+        for offset, old in self._known(op):
+            self.pending[offset] = Lease(
+                WAITING, until, old.holder, old.attempt, old.count, 0, error or old.error
+            )
+            self._timers.add(until, offset)
+
+    def _release(self, op: Op) -> None:
+        for offset, old in self._known(op):
+            count = old.count - (old.state == LEASED)
+            self.pending[offset] = Lease(
+                FREE, 0, old.holder, old.attempt, count, old.strikes, old.error
+            )
+            heapq.heappush(self._ready, offset)
+
+    def _dying(self, op: Op) -> None:
+        until, error = op["u"], op.get("e", "")
+        for offset, old in self._known(op):
+            self.pending[offset] = Lease(
+                DYING, until, old.holder, old.attempt + 1, old.count, old.strikes, error
+            )
+            self._timers.add(until, offset)
+
+    def _known(self, op: Op) -> Iterable[tuple[int, Lease]]:
+        for offset in offsets_of(op["r"]):
+            lease = self.pending.get(offset)
+            if lease is not None:  # else the journal was damaged
+                yield offset, lease
+
+    def _ack(self, op: Op) -> None:
+        self.acked += self._settle(op["r"])
+
+    def _dead(self, op: Op) -> None:
+        self.dead += self._settle(op["r"])
+
+    def _gone(self, op: Op) -> None:
+        self.gone += self._settle(op["r"]) + op["lost"]
+
+    def _settle(self, runs: Runs) -> int:
+        pending = self.pending
+        before, pop = len(pending), pending.pop
+        for index in range(0, len(runs), 2):
+            first = runs[index]
+            for offset in range(first, first + runs[index + 1]):
+                if pop(offset, None) is not None and self._keys:
+                    self._let_next(offset)
+        return before - len(pending)
+
+    def _let_next(self, offset: int) -> None:
+        """The next message of its key may come."""
+        key = self._keys.pop(offset, None)
+        if key is None:
+            return
+        line = self._lines[key]
+        line.remove(offset)
+        if not line:
+            del self._lines[key]
+            return
+        head = self.pending[line[0]]
+        if head.state == PARKED:
+            self.pending[line[0]] = Lease(FREE, 0, "", head.attempt, head.count)
+            heapq.heappush(self._ready, line[0])
+
+    def _reset(self, op: Op) -> None:
+        self.pending.clear()
+        self._keys.clear()
+        self._lines.clear()
+        self._ready.clear()
+        self._timers = Timers()
+        self.cursor = op["x"]
+        self.epoch += 1
+
+    def _boot(self, op: Op) -> None:
+        """Leases end with the boot, and nobody is to blame. What is left of a delay stays, as far
+        as the wall clock can tell."""
+        now_ms, old_skew = op["u"], self.skew_ms
+        is_first = not self.boot
+        self.boot, self.skew_ms = op["b"], op["w"] - op["u"]
+        if is_first:
+            return
+        self.epoch += 1
+        self._timers = Timers()
+        self._ready.clear()
+        for offset, old in self.pending.items():
+            state, until = old.state, now_ms
+            if state in (CLAIMED, LEASED):
+                state = FREE
+            elif state == WAITING:
+                until = self.tick(max(old.until + old_skew - self.skew_ms, now_ms))
+            self.pending[offset] = Lease(
+                state, until, old.holder, old.attempt, old.count, old.strikes, old.error
+            )
+        self._arm()
+
+    def _options(self, op: Op) -> None:
+        self.options = op["o"]
+        self.by_key = bool(self.options.get("key_order"))
+
+    def _join(self, op: Op) -> None:
+        self.members[op["c"]] = op["m"]
+
+    def _leave(self, op: Op) -> None:
+        self.members.pop(op["c"], None)
+
+    def _tidy(self) -> None:
+        """Nothing is kept of what was settled long ago."""
+        if self._timers.size > 4 * len(self.pending) + _FEW:
+            self._timers = Timers()
+            self._ready.clear()
+            self._arm()
+
+    def _arm(self) -> None:
+        for offset, lease in self.pending.items():
+            if lease.state in _TIMED:
+                self._timers.add(lease.until, offset)
+            elif lease.state == FREE:
+                self._ready.append(offset)
+        heapq.heapify(self._ready)
+
+    # --- snapshots --------------------------------------------------------------------------
+
+    _COUNTERS = ("delivered", "acked", "dead", "gone")
+
+    def dump(self) -> tuple[dict[str, Any], dict[int, Op]]:
+        """All of it: what concerns the group, and what is pending."""
+        state = {
+            "cursor": self.cursor,
+            "committed": self.committed,
+            "epoch": self.epoch,
+            "boot": self.boot,
+            "skew_ms": self.skew_ms,
+            "members": self.members,
+            "options": self.options,
+            **{name: getattr(self, name) for name in self._COUNTERS},
+        }
+        entries = {
+            offset: self._dump_lease(offset, lease) for offset, lease in self.pending.items()
+        }
+        return state, entries
+
+    def _dump_lease(self, offset: int, lease: Lease) -> Op:
+        entry: Op = {"c": lease.holder, "n": lease.count, "s": lease.state, "a": lease.attempt}
+        if lease.until:
+            entry["u"] = lease.until
+        if lease.strikes:
+            entry["k"] = lease.strikes
+        if lease.error:
+            entry["e"] = lease.error
+        if offset in self._keys:
+            entry["key"] = self._keys[offset]
+        return entry
+
+    @classmethod
+    def load(cls, state: dict[str, Any], entries: dict[int, Op]) -> Ledger:
+        ledger = cls(state["cursor"])
+        for name in ("epoch", "boot", "skew_ms", "members", "options", *cls._COUNTERS):
+            setattr(ledger, name, state.get(name, getattr(ledger, name)))
+        ledger._options({"o": ledger.options})
+        for offset, entry in sorted(entries.items()):
+            ledger.pending[offset] = Lease(
+                entry.get("s", FREE),
+                entry.get("u", 0),
+                entry["c"],
+                entry.get("a", 1),
+                entry["n"],
+                entry.get("k", 0),
+                entry.get("e", ""),
+            )
+            if "key" in entry:
+                ledger._keys[offset] = entry["key"]
+                ledger._lines.setdefault(entry["key"], deque()).append(offset)
+        ledger._arm()
+        return ledger
+
+
+_APPLY: dict[str, Callable[[Ledger, Op], None]] = {
+    "claim": Ledger._claim,
+    "hand": Ledger._hand,
+    "extend": Ledger._extend,
+    "ack": Ledger._ack,
+    "nack": Ledger._nack,
+    "release": Ledger._release,
+    "dying": Ledger._dying,
+    "dead": Ledger._dead,
+    "gone": Ledger._gone,
+    "reset": Ledger._reset,
+    "boot": Ledger._boot,
+    "options": Ledger._options,
+    "join": Ledger._join,
+    "leave": Ledger._leave,
+}

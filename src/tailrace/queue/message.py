@@ -1,0 +1,300 @@
+"""Messages, and the records that carry them.
+
+A message is a record whose headers begin with ours: `_topic`, `_id`, `_state` and, if it expires,
+`_expires_at`, as FluxMQ writes them; then the publisher's. Names that begin with `_` are reserved.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tailrace.errors import LeaseLost
+from tailrace.kernel import Headers, Record, encode_headers, find_header
+from tailrace.queue.addresses import ROOT, address_of
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+__all__ = [
+    "RAW_EXPIRES",
+    "RAW_FOR_GROUP",
+    "Message",
+    "Settler",
+    "Stamp",
+    "check_headers",
+    "expires_at",
+    "meant_for",
+    "new_record",
+    "routing_key_of",
+    "topic_of",
+]
+
+TOPIC, ID, STATE, EXPIRES = "_topic", "_id", "_state", "_expires_at"
+FOR_GROUP = "_for_group"  # a redriven message: for the group that had it
+_OURS = frozenset({TOPIC, ID, STATE, EXPIRES, FOR_GROUP, "_producer", "_sequence"})
+
+_RAW_TOPIC, RAW_EXPIRES, RAW_FOR_GROUP = TOPIC.encode(), EXPIRES.encode(), FOR_GROUP.encode()
+
+_numbers = itertools.count(1)
+
+
+def new_record(
+    value: bytes | str | None,
+    topic: str,
+    *,
+    key: bytes | str | None = None,
+    headers: Any = None,
+    message_id: str | None = None,
+    expires_at: int | None = None,
+    timestamp: int | None = None,
+    state: str = "queued",
+    for_group: str | None = None,
+) -> Record:
+    """The record of a message that is published."""
+    pairs: list[tuple[str, Any]] = [
+        (TOPIC, topic),
+        (ID, str(next(_numbers)) if message_id is None else message_id),
+        (STATE, state),
+    ]
+    if expires_at is not None:
+        pairs.append((EXPIRES, str(expires_at)))
+    if for_group is not None:
+        pairs.append((FOR_GROUP, for_group))
+    if headers is not None:
+        pairs += headers.items() if isinstance(headers, Mapping) else headers
+    return Record(None, timestamp, b"" if key is None else key, value, pairs)
+
+
+class Stamp:
+    """The headers of what is published to one topic without any of its own, as they are on disk:
+    only the number changes."""
+
+    def __init__(self, topic: str) -> None:
+        pairs = [(TOPIC, topic.encode()), (STATE, b"queued"), (ID, b"")]
+        self._head = encode_headers(pairs)[:-1]  # without the length of the number, which is 0
+
+    def __call__(self) -> bytes:
+        number = b"%d" % next(_numbers)
+        return b"%b%c%b" % (self._head, len(number), number)
+
+
+def check_headers(headers: Any) -> None:
+    """Refuse names that are not the publisher's to give."""
+    for name in headers if isinstance(headers, Mapping) else (pair[0] for pair in headers):
+        if isinstance(name, str) and name.startswith("_"):
+            raise ValueError(f"the header {name!r}: names that begin with '_' are reserved")
+
+
+def expires_at(record: Record) -> int | None:
+    """When it expires, in milliseconds; `None` if never, or if that is not a number."""
+    raw = find_header(record, RAW_EXPIRES)
+    return int(raw) if raw is not None and raw.isdigit() else None
+
+
+def meant_for(record: Record) -> str | None:
+    """The one group that is to get it; `None` for all of them."""
+    raw = find_header(record, RAW_FOR_GROUP)
+    return None if raw is None else raw.decode("utf-8", "surrogateescape")
+
+
+def topic_of(record: Record) -> str:
+    raw = find_header(record, _RAW_TOPIC)
+    return "" if raw is None else raw.decode("utf-8", "surrogateescape")
+
+
+def routing_key_of(queue: str, topic: str) -> str:
+    """What is behind the queue's name; empty if the topic is not an address of the queue."""
+    root = f"{ROOT}/{queue}/"
+    return topic[len(root) :] if topic.startswith(root) else ""
+
+
+class Settler(Protocol):
+    """What a message asks when it is settled. The messages are all of one group."""
+
+    def ack(self, messages: list[Message], publish: Iterable[Any] = ()) -> None: ...
+
+    def nack(self, messages: list[Message], delay: Any = None, error: str = "") -> None: ...
+
+    def reject(self, messages: list[Message], reason: str = "") -> None: ...
+
+    def release(self, messages: list[Message]) -> None: ...
+
+    def extend(self, messages: list[Message], seconds: Any = None) -> None: ...
+
+    def auto_extend(self, message: Message) -> AbstractContextManager[object]: ...
+
+    def properties(self, message: Message) -> dict[str, Any]: ...
+
+
+class Message:
+    """A message that a consumer has got. Settle it once, in any thread: `ack`, `nack`, `reject` or
+    `release`; or let `with message:` do it.
+
+    A lease that ends gives the message to another consumer; from then on everything but reading
+    it raises `LeaseLost`.
+    """
+
+    __slots__ = (
+        "_settler",
+        "attempt",
+        "delivery_count",
+        "epoch",
+        "last_error",
+        "offset",
+        "queue",
+        "record",
+        "settled",
+    )
+
+    def __init__(
+        self,
+        queue: str,
+        record: Record,
+        settler: Settler | None,
+        attempt: int = 1,
+        epoch: int = 0,
+        delivery_count: int = 1,
+        last_error: str = "",
+    ) -> None:
+        self.queue = queue
+        self.record = record
+        self.offset: int = record.offset  # type: ignore[assignment]
+        self._settler = settler
+        self.attempt = attempt
+        self.epoch = epoch
+        self.delivery_count = delivery_count
+        self.last_error = last_error
+        self.settled: str | None = None  # how, if this object has settled it
+
+    # --- what it is -------------------------------------------------------------------------
+
+    @property
+    def timestamp(self) -> int:
+        """When it was appended, in milliseconds."""
+        return self.record.timestamp  # type: ignore[return-value]
+
+    @property
+    def key(self) -> bytes | None:
+        """The key; `None` if it was published without one."""
+        return self.record.key or None
+
+    @property
+    def value(self) -> bytes | None:
+        return self.record.value
+
+    @property
+    def headers(self) -> Headers:
+        """What the publisher gave, and where it is a dead letter, what became of it."""
+        pairs = self.record.headers.pairs
+        return Headers.from_pairs(tuple(pair for pair in pairs if pair[0] not in _OURS))
+
+    @property
+    def topic(self) -> str:
+        """The topic to which it was published."""
+        return topic_of(self.record)
+
+    @property
+    def routing_key(self) -> str:
+        """What follows the queue's name in the topic."""
+        return routing_key_of(self.queue, self.topic)
+
+    @property
+    def id(self) -> str:
+        """The id that its publisher gave it, or else a number."""
+        return self.record.headers.get(ID, b"").decode("utf-8", "surrogateescape")
+
+    @property
+    def message_id(self) -> str:
+        """Its name for acknowledgements: `<queue>:<offset>`."""
+        return f"{self.queue}:{self.offset}"
+
+    @property
+    def expires_at(self) -> int | None:
+        """When it expires, in milliseconds; `None` if never."""
+        return expires_at(self.record)
+
+    @property
+    def partition(self) -> int:
+        return 0
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What a delivery carries besides the publisher's headers."""
+        properties: dict[str, Any] = {
+            "message-id": self.message_id,
+            "queue": self.queue,
+            "offset": self.offset,
+            "x-source-topic": self.topic or address_of(self.queue),
+        }
+        if self._settler is not None:
+            properties |= self._settler.properties(self)
+        return properties
+
+    def __repr__(self) -> str:
+        return f"Message({self.message_id!r}, delivery_count={self.delivery_count})"
+
+    # --- what becomes of it -----------------------------------------------------------------
+
+    def ack(self, publish: Iterable[Any] = ()) -> None:
+        """It is done. Returns when that is as durable as the queue's flush mode promises.
+
+        What is in `publish` is published first, once, however often the message is delivered: pairs
+        of a topic (or a queue) and a value, or `Outgoing`.
+        """
+        self._settling().ack([self], publish)
+
+    def nack(self, delay: float | str | None = None, error: str = "") -> None:
+        """It failed: deliver it again, after `delay`, or as the queue's `retry` says; when it has
+        failed too often it becomes a dead letter. `error` travels with it."""
+        self._settling().nack([self], delay, error)
+
+    def reject(self, reason: str = "") -> None:
+        """It can never succeed: it becomes a dead letter."""
+        self._settling().reject([self], reason)
+
+    def release(self) -> None:
+        """Give it back at once, as if it had not been delivered."""
+        self._settling().release([self])
+
+    def extend(self, seconds: float | str | None = None) -> None:
+        """Keep it for so long from now on; by default for the visibility timeout."""
+        self._settling().extend([self], seconds)
+
+    def auto_extend(self) -> AbstractContextManager[object]:
+        """`with message.auto_extend():` keeps it as long as the block runs."""
+        return self._settling().auto_extend(self)
+
+    def __enter__(self) -> Message:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ack it; after an error nack it; if the program is being stopped, release it. If it was
+        settled in the block, that stands."""
+        if self.settled is not None:
+            return
+        try:
+            if error is None:
+                self.ack()
+            elif isinstance(error, Exception):
+                self.nack(error=f"{type(error).__name__}: {error}"[:_LONGEST_ERROR])
+            else:
+                self.release()
+        except LeaseLost:
+            if error is None:
+                raise
+
+    def _settling(self) -> Settler:
+        if self._settler is None:
+            raise LeaseLost(f"{self.message_id} was only looked at: nobody has a lease on it")
+        return self._settler
+
+
+_LONGEST_ERROR = 1000

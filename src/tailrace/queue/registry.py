@@ -1,0 +1,330 @@
+"""The queues of a store, for all the processes that have it open.
+
+`config/queues.json` is the truth. It is only ever replaced, whole and durably, by one process at a
+time: who changes it holds the lock `.tailrace/lock`. So that nobody has to look at the file for
+each message, there is a page of memory that all of them share, `.tailrace/board`:
+
+    0   8  generation, little-endian
+
+**As long as the generation is even and the same, so is the file.** Whoever changes the file makes
+the generation odd before, and even again after: then it is one that nobody has seen. An odd
+generation says that somebody is changing the file, or died (or failed) while doing so, and perhaps
+after the new file took its place; those who read look at the file itself then, each time, until the
+next change makes the generation even. So there is no moment at which a process can be killed such
+that others go on with what was before.
+
+Nothing on the board has to survive: after the machine started anew, nobody is left who remembers a
+generation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from time import time_ns
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from tailrace.errors import Closed, ConfigError, Corrupt, NotWritten
+from tailrace.log.fs import FileSystem, read_exactly, replace_file
+from tailrace.log.sidefiles import FOLDER
+from tailrace.queue.fluxmq_config import entry_of, format_entry, join, load
+from tailrace.queue.settings import QueueSettings, new_incarnation
+from tailrace.queue.topics import Bindings
+
+__all__ = ["Queues", "Registry"]
+
+_NAME: Final = "queues.json"
+_LEFT_BEHIND: Final = re.compile(r"queues\.json\.\d+\.tmp")  # by a writer that was killed
+_BOARD_SIZE: Final = 4096
+_NUMBER: Final = struct.Struct("<Q")
+
+# A file that was changed a moment ago may be changed again without its time telling.
+_SETTLED_AFTER_MS: Final = 1_000
+
+_registries: weakref.WeakSet[Registry] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for registry in list(_registries):
+        registry._disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+class Queues(Mapping[str, QueueSettings]):
+    """The queues of a store at one moment, by name. They never change, so threads may share them.
+
+    A queue whose settings are the same as a moment before has the same object for them, so that
+    `is` tells whether to look closer.
+    """
+
+    __slots__ = ("_bindings", "_queues")
+
+    def __init__(self, queues: Mapping[str, QueueSettings]) -> None:
+        self._queues = dict(queues)
+        self._bindings: Bindings[str] | None = None
+
+    def match(self, topic: str) -> frozenset[str]:
+        """The names of the queues that a topic is bound for."""
+        bindings = self._bindings
+        if bindings is None:  # two threads may both do it; it is the same
+            bindings = Bindings()
+            for name, settings in self._queues.items():
+                for pattern in settings.topics:
+                    bindings.add(pattern, name)
+            self._bindings = bindings
+        return frozenset(bindings.match(topic))
+
+    def __getitem__(self, name: str) -> QueueSettings:
+        return self._queues[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._queues)
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def __repr__(self) -> str:
+        return f"Queues({', '.join(self._queues)})"
+
+
+class _Reading(NamedTuple):
+    """What was in the file, and by what to know that it still is: a generation that is even, or
+    where there is no board, the file's size and time. `None` is never still so."""
+
+    generation: int | None
+    stamp: tuple[int, int] | None
+    data: bytes | None
+    queues: Queues
+
+
+_NOTHING: Final = _Reading(None, None, None, Queues({}))
+
+
+class Registry:
+    """The queues of the store in `root`. Thread-safe; a forked child may go on with it.
+
+    With `read_only=True` it writes nothing. Where there is no board then, because nobody has had
+    the store open for writing, it goes by the time of the file.
+    """
+
+    def __init__(self, fs: FileSystem, root: str, *, read_only: bool = False) -> None:
+        self.path = os.path.join(root, "config", _NAME)
+        self.read_only = read_only
+        self._fs = fs
+        self._side = os.path.join(root, FOLDER)
+        self._board: memoryview | None = None
+        self._last: _Reading | None = None  # None: closed
+        self._texts: dict[str, tuple[QueueSettings, str]] = {}  # entries, by those who change
+        self._looking = threading.Lock()
+        self._changing = threading.Lock()
+        _registries.add(self)
+
+    def open(self) -> Registry:
+        """Look at the file for the first time. A queue without an incarnation gets one, and what
+        somebody left behind who was killed is put in order."""
+        if not self.read_only:
+            self._fs.make_dirs(os.path.dirname(self.path))
+            self._fs.make_dirs(self._side)
+        try:
+            self._map()
+            self._last = _NOTHING
+            queues = self.current()
+            if not self.read_only and (
+                self._generation() is None
+                or not all(settings.incarnation for settings in queues.values())
+                or self._left_behind()
+            ):
+                self.change(lambda queues: None)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def current(self) -> Queues:
+        """The queues as of now. Costs a look at memory if they are those of the last time."""
+        last, board = self._last, self._board
+        if (
+            last is not None
+            and board is not None
+            and _NUMBER.unpack_from(board)[0] == last.generation
+        ):
+            return last.queues
+        with self._looking:
+            return self._look().queues
+
+    def match(self, topic: str) -> frozenset[str]:
+        """The names of the queues that a topic is bound for, as of now."""
+        return self.current().match(topic)
+
+    def change(self, edit: Callable[[dict[str, QueueSettings]], None]) -> Queues:
+        """Let `edit` change the queues, and return them. It gets them as they are now, and nobody
+        else changes them meanwhile; it must not call `change` itself.
+
+        If it raises, nothing is changed. When this returns, the change is durable and everybody
+        sees it; after an `OSError` it may have happened or not, as after a crash.
+        """
+        self._check_open()
+        if self.read_only:
+            raise NotWritten(f"{self.path} is open read-only; open it without read_only to write")
+        with self._changing:
+            lock = self._fs.lock(os.path.join(self._side, "lock"))
+            try:
+                lock.acquire()
+                return self._change(edit)
+            finally:
+                lock.close()
+
+    def close(self) -> None:
+        """Forget everything; a second close does nothing. There is nothing to write."""
+        with self._looking:
+            self._last = self._board = None
+
+    def __enter__(self) -> Registry:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def _check_open(self) -> _Reading:
+        last = self._last
+        if last is None:
+            raise Closed(f"{self.path} is closed")
+        return last
+
+    def _map(self) -> None:
+        path = os.path.join(self._side, "board")
+        self._board = self._fs.map(path, _BOARD_SIZE, write=not self.read_only)
+
+    def _generation(self) -> int | None:
+        """The generation, if one can go by it."""
+        if self._board is None:
+            return None
+        generation: int = _NUMBER.unpack_from(self._board)[0]
+        return None if generation & 1 else generation
+
+    def _look(self, *, closely: bool = False) -> _Reading:
+        """What is in the file, which is read if it may be another, or `closely` in any case. One
+        thread at a time."""
+        last = self._check_open()
+        if self._board is None:
+            self._map()  # somebody may have made it
+        # Before the file: if that is replaced meanwhile, it is read once more.
+        generation = self._generation()
+        stamp = self._stamp() if self._board is None else None
+        if not closely and (
+            (generation is not None and generation == last.generation)
+            or (stamp is not None and stamp == last.stamp)
+        ):
+            return last
+        data = self._read()
+        queues = last.queues if data == last.data else self._parse(data, last.queues)
+        self._last = last = _Reading(generation, stamp, data, queues)
+        return last
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            entry = self._fs.stat(self.path)
+        except FileNotFoundError:
+            return (0, 0)
+        if time_ns() // 1_000_000 - entry.modified_ms < _SETTLED_AFTER_MS:
+            return None
+        return (entry.size, entry.modified_ms)
+
+    def _read(self) -> bytes | None:
+        try:
+            file = self._fs.open(self.path)
+        except FileNotFoundError:
+            return None
+        try:
+            return read_exactly(file, file.size(), 0)
+        finally:
+            file.close()
+
+    def _parse(self, data: bytes | None, known: Queues) -> Queues:
+        if data is None:
+            return Queues({})
+        try:
+            return Queues({settings.name: settings for settings in load(data, known)})
+        except Corrupt as error:
+            raise Corrupt(
+                f"{self.path}: {error}", path=self.path, position=error.position
+            ) from None
+        except ConfigError as error:
+            raise ConfigError(f"{self.path}: {error}") from None
+
+    # --- changing ---------------------------------------------------------------------------
+
+    def _change(self, edit: Callable[[dict[str, QueueSettings]], None]) -> Queues:
+        """With the lock of all processes."""
+        with self._looking:
+            # The file, and not the board: somebody else may have been at it, who knows no board.
+            before = self._look(closely=True).queues
+            board = self._board
+        assert board is not None
+        after = dict(before)
+        edit(after)
+        for name, settings in after.items():
+            if settings.name != name:
+                raise ValueError(f"the settings of the queue {settings.name!r} are at {name!r}")
+            if not settings.incarnation:
+                after[name] = replace(settings, incarnation=new_incarnation())
+        for path in self._left_behind():
+            self._fs.unlink(path)
+        generation: int = _NUMBER.unpack_from(board)[0]
+        if after == before and not generation & 1:
+            return before
+        # If it was odd, what is there may not be durable, and so it is written in any case.
+        generation |= 1
+        _NUMBER.pack_into(board, 0, generation)
+        data, queues = self._dump(after)
+        replace_file(self._fs, self.path, data)
+        generation += 1
+        _NUMBER.pack_into(board, 0, generation)
+        with self._looking:
+            if self._last is not None:
+                self._last = _Reading(generation, None, data, queues)
+        return queues
+
+    def _dump(self, queues: Mapping[str, QueueSettings]) -> tuple[bytes, Queues]:
+        """The file, and the queues as they are when it is read. Only what has changed is put into
+        words: there may be thousands."""
+        texts = {}
+        for name, settings in queues.items():
+            known = self._texts.get(name)
+            if known is None or known[0] is not settings:
+                entry = entry_of(settings)
+                known = replace(settings, fluxmq=entry), format_entry(entry)
+            texts[name] = known
+        self._texts = texts
+        data = join(text for _settings, text in texts.values())
+        return data, Queues({name: settings for name, (settings, _text) in texts.items()})
+
+    def _left_behind(self) -> list[str]:
+        folder = os.path.dirname(self.path)
+        return [
+            os.path.join(folder, entry.name)
+            for entry in self._fs.list(folder)
+            if _LEFT_BEHIND.fullmatch(entry.name)
+        ]
+
+    def _disown(self) -> None:
+        """In a forked child: other threads of the parent, which may have had the locks, are not
+        here. The board is shared with the parent, as with any process; the lock is not kept."""
+        self._looking = threading.Lock()
+        self._changing = threading.Lock()

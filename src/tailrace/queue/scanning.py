@@ -1,0 +1,148 @@
+"""What a group looks for at its cursor: records that concern it, and may be claimed."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from functools import lru_cache
+
+from tailrace.kernel import Record, find_header
+from tailrace.queue.clock import Clock
+from tailrace.queue.feed import Feed
+from tailrace.queue.journal import Op
+from tailrace.queue.ledger import Ledger
+from tailrace.queue.message import (
+    RAW_EXPIRES,
+    RAW_FOR_GROUP,
+    expires_at,
+    meant_for,
+    routing_key_of,
+    topic_of,
+)
+from tailrace.queue.runs import runs_of
+from tailrace.queue.topics import matches
+
+__all__ = ["Scan", "Scanner", "Selection", "report_lost"]
+
+logger = logging.getLogger("tailrace")
+
+_SCAN_MOST = 4096  # records that are looked at in one turn, if they are not for us
+_PARKED_MOST = 10_000  # messages that wait behind others of their key, before we look no further
+
+
+class Selection:
+    """Which records concern a group: those that match its filter, are meant for it, and have not
+    expired."""
+
+    def __init__(self, queue: str, group_id: str, pattern: str, clock: Clock) -> None:
+        self._queue = queue
+        self._group_id = group_id
+        self._clock = clock
+        self._is_all = pattern in ("", "#")
+        # Below a root, so that a key without levels is no level, and `$` is a letter.
+        self._matches = lru_cache(4096)(
+            lambda key: matches(f"/{pattern}", f"/{key}" if key else "")
+        )
+
+    def takes(self, record: Record) -> bool:
+        if find_header(record, RAW_EXPIRES) is not None:
+            expiry = expires_at(record)
+            if expiry is not None and self._clock.wall_ms() > expiry:
+                return False
+        if find_header(record, RAW_FOR_GROUP) is not None and meant_for(record) != self._group_id:
+            return False
+        return self._is_all or self._matches(routing_key_of(self._queue, topic_of(record)))
+
+
+class Scan:
+    """What was found at the cursor."""
+
+    __slots__ = ("cursor", "keys", "lost", "more", "parked", "records")
+
+    def __init__(self, cursor: int) -> None:
+        self.cursor = cursor
+        self.records: list[Record] = []
+        self.parked: list[int] = []
+        self.keys: list[int] = []  # offset, key, offset, key, …
+        self.lost = 0
+        self.more = False
+
+    def complete(self, claim: Op) -> list[Op]:
+        """The operations, given that of what is claimed."""
+        if self.parked:
+            claim["parked"] = runs_of(self.parked)
+        if self.keys:
+            claim["keys"] = self.keys
+        return [{"t": "gone", "r": [], "lost": self.lost}, claim] if self.lost else [claim]
+
+
+class Scanner:
+    """Looks further, where it is not as simple as it is mostly. Not thread-safe, like the feed."""
+
+    def __init__(self, feed: Feed, selection: Selection, group_id: str) -> None:
+        self._feed = feed
+        self._selection = selection
+        self._group_id = group_id
+
+    def scan(self, ledger: Ledger, records: list[Record], behind: int, want: int) -> Scan:
+        """Up to `want` records that concern us, of these and those behind them."""
+        scan = Scan(behind)
+        takes, feed, by_key = self._selection.takes, self._feed, ledger.by_key
+        looked_at = 0
+        while True:
+            looked_at += len(records)
+            chosen = [record for record in records if takes(record)]
+            if by_key:
+                chosen = _first_of_keys(ledger, chosen, scan)
+            scan.records += chosen
+            if feed.lost:
+                scan.lost += report_lost(feed, self._group_id)
+            if not records or len(scan.records) == want:
+                return scan
+            if by_key and ledger.parked + len(scan.parked) >= _PARKED_MOST:
+                return scan
+            if looked_at >= _SCAN_MOST:
+                scan.more = True
+                return scan
+            records, scan.cursor = feed.take(scan.cursor, want - len(scan.records))
+
+
+def report_lost(feed: Feed, group_id: str) -> int:
+    """Tell of what could not be read; how many offsets that are."""
+    lost = 0
+    for first, behind in feed.lost:
+        lost += behind - first
+        logger.error(
+            "%s: offsets %d to %d cannot be read; the group %r goes on behind them",
+            feed.path,
+            first,
+            behind - 1,
+            group_id,
+        )
+    feed.lost.clear()
+    return lost
+
+
+def _first_of_keys(ledger: Ledger, records: list[Record], scan: Scan) -> list[Record]:
+    """Those that may be claimed; the others are parked behind the one of their key that is
+    pending."""
+    first = []
+    keys = set(scan.keys[1::2])
+    for record in records:
+        if not record.key:
+            first.append(record)
+            continue
+        key = _hash(record.key)
+        offset: int = record.offset  # type: ignore[assignment]
+        scan.keys += (offset, key)
+        if key in keys or ledger.has_line(key):
+            scan.parked.append(offset)
+        else:
+            keys.add(key)
+            first.append(record)
+    return first
+
+
+def _hash(key: bytes) -> int:
+    """63 bits of a key. If two share one they wait for each other, which is harmless."""
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1

@@ -1,0 +1,440 @@
+"""What can be set on a queue, with its defaults, checked in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, NoReturn
+
+from tailrace.errors import ConfigError
+from tailrace.log.options import FlushMode, LogOptions, Retention
+from tailrace.queue.addresses import default_binding
+from tailrace.queue.names import check_name
+from tailrace.queue.topics import check_filter, check_topic
+from tailrace.units import parse_duration, parse_size
+
+__all__ = [
+    "CODECS",
+    "LOG_OPTIONS",
+    "ON_FULL",
+    "TYPES",
+    "UNLIMITED",
+    "DeadLetters",
+    "Limits",
+    "QueueSettings",
+    "Retry",
+    "new_incarnation",
+]
+
+TYPES: Final = ("classic", "stream")
+ON_FULL: Final = ("raise", "block", "drop_oldest")
+CODECS: Final = ("none", "s2", "zstd")
+
+# FluxMQ's file has 64 bits for a number, and counts times in nanoseconds; 32 bits for retries, of
+# which the most stands for no limit.
+_LARGEST: Final = 2**63 - 1
+_LONGEST_MS: Final = _LARGEST // 1_000_000
+UNLIMITED: Final = 2**31 - 1
+
+_STEEPEST: Final = 1000.0
+_KEEP: Final = Retention()
+_KINDS: Final = {"classic": "a classic queue", "stream": "a stream"}
+_FIXED: Final = ("type", "ephemeral", "flush")
+
+# What a log takes besides, and a queue hands on; the rest of its options have a meaning here.
+LOG_OPTIONS: Final = tuple(
+    name.removesuffix("_ms")
+    for name in (option.name for option in fields(LogOptions))
+    if name not in ("flush", "codec", "retention")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a queue takes; 0 means no limit of that kind."""
+
+    max_message_size: int = 10 * 2**20
+    max_depth: int = 0
+    message_ttl_ms: int = 0
+    on_full: str = "raise"
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a message is tried again, and how long it waits before each time."""
+
+    max_retries: int | None = 10  # None: for ever
+    initial_backoff_ms: int = 5_000
+    max_backoff_ms: int = 300_000
+    multiplier: float = 2.0
+
+    def backoff_ms(self, deliveries: int) -> int:
+        """How long a message waits that was delivered so many times, and not acknowledged."""
+        if not self.initial_backoff_ms:
+            return 0
+        try:
+            grown = self.initial_backoff_ms * self.multiplier ** min(max(deliveries - 1, 0), 2**53)
+        except OverflowError:
+            return self.max_backoff_ms
+        return int(min(grown, self.max_backoff_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Where messages go that nobody could work on. Without a `topic` each queue has its own place
+    for them. `expired` says whether those go there too whose time ran out."""
+
+    enabled: bool = True
+    topic: str = ""
+    expired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """The settings of one queue, which never change: another setting is another object.
+
+    Make them with `create`, which takes what people write; the constructor checks nothing.
+    `log_options` are further options of the queue's log, in the order of their names. `incarnation`
+    tells a queue from one of the same name that was deleted. `fluxmq` is what FluxMQ's file says of
+    the queue, whole, and only who writes that file looks at it; it is no part of what makes two
+    settings equal.
+    """
+
+    name: str
+    type: str = "classic"
+    topics: tuple[str, ...] = ()
+    flush: FlushMode | None = None  # None: what its log was created with, else sync
+    limits: Limits = Limits()
+    visibility_timeout_ms: int = 30_000
+    retry: Retry = Retry()
+    dlq: DeadLetters = DeadLetters()
+    retention: Retention = _KEEP
+    primary_group: str = ""
+    ephemeral: bool = False
+    expires_after_ms: int = 300_000
+    reserved: bool = False
+    compression: str = "s2"
+    log_options: tuple[tuple[str, int | str], ...] = ()
+    compact_after: int = 10_000
+    auto_commit_interval_ms: int = 5_000
+    incarnation: str = ""
+    fluxmq: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        type: str = "classic",
+        defaults: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> QueueSettings:
+        """The settings of a new queue.
+
+        `defaults` are options for every queue of a store; its own come before them, in mappings
+        key by key. An option that is `None` was not given. Without `topics` the queue is bound to
+        everything that is addressed to it by its name; with none of them it gets only what is
+        published to it directly.
+        """
+        if not isinstance(name, str):
+            raise ConfigError(f"name: expected the name of a queue, got {name!r}")
+        check_name("queue", name)
+        ephemeral = _flag(_given("ephemeral", options, defaults, False), "ephemeral")
+        if ephemeral:
+            flush = _flush(_given("flush", options, None, FlushMode.NONE), "flush")
+            if flush is not FlushMode.NONE:
+                raise ConfigError(f"flush: {name} is ephemeral, and so it is never flushed")
+        else:
+            flush = _flush(_given("flush", options, defaults, None), "flush")
+        settings = cls(
+            name,
+            _type(type, "type"),
+            (default_binding(name),),
+            flush,
+            ephemeral=ephemeral,
+            incarnation=new_incarnation(),
+        )
+        for given in (defaults or {}, options):
+            settings = settings._with({k: v for k, v in given.items() if k not in _FIXED})
+        if settings.topics == (default_binding(name),) and ("+" in name or "#" in name):
+            raise ConfigError(f"topics: {name!r} cannot be a level of a filter; give it topics")
+        return settings
+
+    def changed(self, **options: Any) -> QueueSettings:
+        """The settings of this queue after a change; itself, if nothing differs.
+
+        | Option | Another value |
+        |---|---|
+        | `type`, `ephemeral` | is refused: they are fixed when the queue is created |
+        | `flush` | is refused: it is the queue's promise; where nobody gave one, `sync` can be |
+        | `limits`, `retry`, `dlq`, `retention` | counts for the keys that are given |
+        | `topics` | takes the place of all that there were |
+        | any other | takes the place of the old one |
+        | one that is `None`, or not there | changes nothing |
+        """
+        settings = self
+        type, ephemeral, flush = (options.pop(key, None) for key in _FIXED)
+        if type is not None and _type(type, "type") != self.type:
+            self._refuse("type", _KINDS[self.type], _KINDS[type])
+        if ephemeral is not None and _flag(ephemeral, "ephemeral") is not self.ephemeral:
+            words = ("durable", "ephemeral")
+            self._refuse("ephemeral", words[self.ephemeral], words[ephemeral])
+        if flush is not None:
+            flush, promise = _flush(flush, "flush"), self._promise
+            if promise is None and flush is FlushMode.SYNC:
+                settings = replace(self, flush=flush)
+            elif flush is not promise:
+                self._refuse("flush", promise or FlushMode.SYNC, str(flush))
+        return settings._with(options)
+
+    def log_arguments(self) -> dict[str, Any]:
+        """What the queue's log is to be opened with. Retention is not among it: what may be deleted
+        depends on the groups as well."""
+        return {"flush": self._promise, "compression": self.compression, **dict(self.log_options)}
+
+    @property
+    def _promise(self) -> FlushMode | None:
+        return FlushMode.NONE if self.ephemeral else self.flush
+
+    def _refuse(self, key: str, kind: str, other: str) -> NoReturn:
+        raise ConfigError(
+            f"{key}: {self.name} is {kind}, and cannot become {other}; delete it first, or use "
+            f"another name"
+        )
+
+    def _with(self, options: Mapping[str, Any]) -> QueueSettings:
+        """With these options, checked, in place of what there was."""
+        new: dict[str, Any] = {}
+        log_options = dict(self.log_options)
+        for key, value in options.items():
+            if key not in _OPTIONS:
+                raise ConfigError(_describe_unknown(key, _OPTIONS, "a queue"))
+            if value is None:
+                continue
+            if key in _PLAIN:
+                name, parse = _PLAIN[key]
+                new[name] = parse(value, key)
+            elif key in _NESTED:
+                new[key] = _parse_nested(getattr(self, key), value, key)
+            elif key in LOG_OPTIONS:
+                log_options[key] = _log_option(value, key)
+            else:
+                _check_replication(value, key)
+        new["log_options"] = tuple(sorted(log_options.items()))
+        settings = replace(self, **new)
+        return self if settings == self else settings
+
+
+def new_incarnation() -> str:
+    return os.urandom(16).hex()
+
+
+def _given(
+    key: str, options: Mapping[str, Any], defaults: Mapping[str, Any] | None, otherwise: Any
+) -> Any:
+    for source in (options, defaults or {}):
+        if source.get(key) is not None:
+            return source[key]
+    return otherwise
+
+
+# --- single values --------------------------------------------------------------------------
+
+
+def _flag(value: Any, key: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key}: expected true or false, got {value!r}")
+    return value
+
+
+def _flush(value: Any, key: str) -> FlushMode | None:
+    return LogOptions.parse(flush=value).flush
+
+
+def _between(value: Any, key: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{key}: expected a whole number, got {value!r}")
+    if not low <= value <= high:
+        raise ConfigError(f"{key}: {value} is outside {low}..{high}")
+    return value
+
+
+def _count(value: Any, key: str) -> int:
+    return _between(value, key, 0, _LARGEST)
+
+
+def _count_from_one(value: Any, key: str) -> int:
+    return _between(value, key, 1, _LARGEST)
+
+
+def _retries(value: Any, key: str) -> int | None:
+    if value is None or value == "unlimited":
+        return None
+    return _between(value, key, 0, UNLIMITED - 1)
+
+
+def _size(value: Any, key: str) -> int:
+    return _between(parse_size(value, key), key, 0, _LARGEST)
+
+
+def _duration(value: Any, key: str) -> int:
+    milliseconds = parse_duration(value, key)
+    if milliseconds > _LONGEST_MS:
+        raise ConfigError(f"{key}: {value!r} is too long; 292 years are the most")
+    return milliseconds
+
+
+def _some_time(value: Any, key: str) -> int:
+    milliseconds = _duration(value, key)
+    if not milliseconds:
+        raise ConfigError(f"{key}: {value!r} is no time at all; a millisecond is the least")
+    return milliseconds
+
+
+def _multiplier(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{key}: expected a number, got {value!r}")
+    if not 1 <= value <= _STEEPEST:
+        raise ConfigError(f"{key}: {value!r} is outside 1..{_STEEPEST:g}")
+    return float(value)
+
+
+def _one_of(choices: Collection[str]) -> Callable[[Any, str], str]:
+    def parse(value: Any, key: str) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise ConfigError(f"{key}: {value!r} is not one of {', '.join(choices)}")
+        return value
+
+    return parse
+
+
+_type = _one_of(TYPES)
+
+
+def _topics(value: Any, key: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(topic, str) for topic in value):
+        raise ConfigError(f"{key}: expected a list such as ['$queue/orders/#'], got {value!r}")
+    for topic in value:
+        check_filter(topic)
+    return tuple(dict.fromkeys(value))
+
+
+def _topic(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{key}: expected a topic, got {value!r}")
+    if value:
+        check_topic(value)
+    return value
+
+
+def _group(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{key}: expected the name of a group, got {value!r}")
+    if value:
+        check_name("group", value)
+    return value
+
+
+def _log_option(value: Any, key: str) -> int | str:
+    """As a log takes it, and always the same for the same, however it was written."""
+    options = LogOptions.parse(**{key: value})
+    if hasattr(options, key):
+        return int(getattr(options, key))
+    return f"{_duration(value, key)}ms"
+
+
+# --- mappings -------------------------------------------------------------------------------
+
+_Parsers = Mapping[str, tuple[str, Callable[[Any, str], Any]]]
+
+
+def _or_none(parse: Callable[[Any, str], int]) -> Callable[[Any, str], int | None]:
+    """Retention has `None` where others have 0."""
+    return lambda value, key: None if value is None else parse(value, key) or None
+
+
+_NESTED: Final[Mapping[str, _Parsers]] = {
+    "limits": {
+        "max_message_size": ("max_message_size", _size),
+        "max_depth": ("max_depth", _count),
+        "message_ttl": ("message_ttl_ms", _duration),
+        "on_full": ("on_full", _one_of(ON_FULL)),
+    },
+    "retry": {
+        "max_retries": ("max_retries", _retries),
+        "initial_backoff": ("initial_backoff_ms", _duration),
+        "max_backoff": ("max_backoff_ms", _duration),
+        "multiplier": ("multiplier", _multiplier),
+    },
+    "dlq": {
+        "enabled": ("enabled", _flag),
+        "topic": ("topic", _topic),
+        "expired": ("expired", _flag),
+    },
+    "retention": {
+        "max_age": ("max_age_ms", _or_none(_duration)),
+        "max_bytes": ("max_bytes", _or_none(_size)),
+        "max_records": ("max_records", _or_none(_count)),
+        "max_length_bytes": ("max_bytes", _or_none(_size)),
+        "max_length_messages": ("max_records", _or_none(_count)),
+    },
+}
+
+_PLAIN: Final[_Parsers] = {
+    "topics": ("topics", _topics),
+    "visibility_timeout": ("visibility_timeout_ms", _some_time),
+    "primary_group": ("primary_group", _group),
+    "expires_after": ("expires_after_ms", _some_time),
+    "reserved": ("reserved", _flag),
+    "compression": ("compression", _one_of(CODECS)),
+    "compact_after": ("compact_after", _count_from_one),
+    "auto_commit_interval": ("auto_commit_interval_ms", _some_time),
+}
+
+_OPTIONS: Final = frozenset({*_FIXED, *_PLAIN, *_NESTED, *LOG_OPTIONS, "replication"})
+
+# What FluxMQ's configuration says of replication, which means nothing as long as it is off.
+_REPLICATION: Final = (
+    "enabled",
+    "group",
+    "mode",
+    "ack_timeout",
+    "replication_factor",
+    "min_in_sync_replicas",
+)
+
+
+def _parse_nested(old: Any, given: Any, key: str) -> Any:
+    """`old`, with what is given in its place: key by key, or all of it by one of its kind."""
+    if isinstance(given, type(old)):
+        return given
+    parsers = _NESTED[key]
+    _check_mapping(given, key, parsers)
+    new = {}
+    for name, value in given.items():
+        attribute, parse = parsers[name]
+        new[attribute] = parse(value, f"{key}.{name}")
+    return replace(old, **new)
+
+
+def _check_replication(given: Any, key: str) -> None:
+    _check_mapping(given, key, _REPLICATION)
+    if _flag(given.get("enabled", False), f"{key}.enabled"):
+        raise ConfigError(f"{key}.enabled: a queue is on one machine, and cannot be replicated")
+
+
+def _check_mapping(given: Any, key: str, names: Collection[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{key}: expected a mapping of {', '.join(names)}, got {given!r}")
+    for name in given:
+        if name not in names:
+            known = [f"{key}.{known}" for known in names]
+            raise ConfigError(_describe_unknown(f"{key}.{name}", known, key))
+
+
+def _describe_unknown(key: str, names: Collection[str], what: str) -> str:
+    from difflib import get_close_matches  # only a mistake needs it
+
+    names = sorted(names)
+    meant = "".join(f" (did you mean {name}?)" for name in get_close_matches(key, names, n=1))
+    return f"{key}: unknown option{meant}; {what} takes {', '.join(names)}"

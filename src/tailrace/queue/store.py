@@ -1,0 +1,507 @@
+"""`Store`: a directory of queues."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, NoReturn
+
+from tailrace.errors import Closed, ConfigError, InvalidName
+from tailrace.kernel import Record
+from tailrace.log.commit import Receipt
+from tailrace.log.fs import FileSystem, OsFileSystem, remove_tree
+from tailrace.log.ground import refuse_network
+from tailrace.log.log import Log
+from tailrace.queue import dead_letters
+from tailrace.queue.addresses import ROOT, default_binding, parse_address
+from tailrace.queue.clock import Clock, SystemClock
+from tailrace.queue.consumer import Consumer, StreamConsumer
+from tailrace.queue.ephemeral import Attendance, Sweeper
+from tailrace.queue.layout import Layout, find_root
+from tailrace.queue.message import Message, check_headers, new_record
+from tailrace.queue.queue import Queue, Stream
+from tailrace.queue.registry import Registry
+from tailrace.queue.settings import QueueSettings
+from tailrace.queue.topics import check_topic
+from tailrace.units import parse_duration
+
+__all__ = ["Outgoing", "Published", "Store", "open_store"]
+
+_AT_ONCE = 100  # dead letters
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to be published: to a topic, or to a queue by its address `$queue/<name>`."""
+
+    topic: str
+    value: bytes | str | None
+    key: bytes | str | None = None
+    headers: Any = None
+    message_id: str | None = None
+    ttl: float | str | None = None
+
+    @classmethod
+    def of(cls, given: Any) -> Outgoing:
+        if isinstance(given, Outgoing):
+            return given
+        match given:
+            case (Queue() | Stream() as queue, value):
+                return cls(f"{ROOT}/{queue.name}", value)
+            case (str() as topic, value):
+                return cls(topic, value)
+        raise TypeError(
+            "what is published is a pair of a topic (or a queue) and a value, or an Outgoing, "
+            f"not {given!r:.60}"
+        )
+
+
+class Published(dict[str, Receipt]):
+    """Where a message went: the receipt of each queue, by its name."""
+
+    def wait(self, timeout: float | None = None) -> Published:
+        """Until it is as durable in each queue as that promises."""
+        for receipt in self.values():
+            receipt.wait(timeout)
+        return self
+
+
+def open_store(path: str | os.PathLike[str], **options: Any) -> Store:
+    """Open the store in a directory, which is made if it does not exist: `tailrace.open`.
+
+    `flush` and other options of queues are defaults for those that are created here. Takes what
+    `Store` takes.
+    """
+    return Store(path, **options)
+
+
+class Store:
+    """The queues in a directory. Thread-safe; any number of processes may have it open.
+
+    `mode` is how its logs take turns to write (see `Log`); with `upkeep=False` nothing is flushed
+    or deleted in the background. A forked child may go on with its parent's.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        flush: str | None = None,
+        mode: Literal["owner", "shared"] = "owner",
+        upkeep: bool = True,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+        **defaults: Any,
+    ) -> None:
+        self.path = os.fspath(path)
+        if not self.path:
+            raise ConfigError("path: it is empty; name the folder of the store ('.' is this one)")
+        self.fs = fs if fs is not None else OsFileSystem()
+        self.clock = clock if clock is not None else SystemClock()
+        folder = self.path if fs is not None else os.path.abspath(self.path)
+        if fs is None:
+            refuse_network(folder)
+        self._mode = mode
+        self._upkeep = upkeep
+        self._defaults = {**defaults, "flush": flush}
+        QueueSettings.create("x", defaults=self._defaults)  # refuses a wrong one now
+        self.layout = Layout(self.fs, find_root(self.fs, folder))
+        self._lock = threading.RLock()
+        self._queues: dict[str, Queue | Stream] = {}
+        self._closed = False
+        self.registry = Registry(self.fs, self.layout.root).open()
+        self._presence = self.fs.lock(os.path.join(self.layout.side, "members"))
+        self._sweeper = Sweeper(self._sweep)
+        try:
+            if self._presence.acquire(wait=False):
+                self._start_afresh()
+            self._presence.acquire(shared=True)
+        except BaseException:
+            self._presence.close()
+            self.registry.close()
+            raise
+        if upkeep and self._ephemeral():
+            self._sweeper.start()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Store cannot be pickled: pass its path, and open it in the other process"
+        )
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self.path} is closed")
+
+    # --- queues -----------------------------------------------------------------------------
+
+    def queue(self, name: str, **options: Any) -> Queue:
+        """The work queue of this name, which is made if it does not exist. If it does, options that
+        are given change it, for everybody; what is fixed when it is made is refused."""
+        found = self._open_queue(name, "classic", options)
+        assert isinstance(found, Queue)
+        return found
+
+    def stream(self, name: str, **options: Any) -> Stream:
+        """The stream of this name; otherwise like `queue`."""
+        found = self._open_queue(name, "stream", options)
+        assert isinstance(found, Stream)
+        return found
+
+    def _open_queue(self, name: str, kind: str, options: dict[str, Any]) -> Queue | Stream:
+        self.check_open()
+        settings = self.registry.current().get(name)
+        if settings is None or settings.changed(type=kind, **options) is not settings:
+            settings = self._create(name, kind, options)
+        return self._handle(settings)
+
+    def _create(self, name: str, kind: str, options: dict[str, Any]) -> QueueSettings:
+        def edit(queues: dict[str, QueueSettings]) -> None:
+            if name in queues:
+                queues[name] = queues[name].changed(type=kind, **options)
+            else:
+                queues[name] = QueueSettings.create(name, kind, defaults=self._defaults, **options)
+
+        settings = self.registry.change(edit)[name]
+        if settings.ephemeral and self._upkeep:
+            self._sweeper.start()
+        return settings
+
+    def _handle(self, settings: QueueSettings) -> Queue | Stream:
+        with self._lock:
+            found = self._queues.get(settings.name)
+            if found is None or found.incarnation != settings.incarnation:
+                kind = Queue if settings.type == "classic" else Stream
+                found = self._queues[settings.name] = kind(self, settings)
+            return found
+
+    def get(self, name: str) -> Queue | Stream:
+        """The queue or stream of this name; `InvalidName` if there is none."""
+        self.check_open()
+        settings = self.registry.current().get(name)
+        if settings is None:
+            raise InvalidName(f"there is no queue {name!r} in {self.path}")
+        return self._handle(settings)
+
+    def queues(self) -> list[Queue | Stream]:
+        """All of them, by name."""
+        self.check_open()
+        current = self.registry.current()
+        return [self._handle(current[name]) for name in sorted(current)]
+
+    def configure(self, name: str, **options: Any) -> None:
+        self.get(name)
+
+        def edit(queues: dict[str, QueueSettings]) -> None:
+            if name not in queues:
+                raise InvalidName(f"there is no queue {name!r} in {self.path}")
+            queues[name] = queues[name].changed(**options)
+
+        self.registry.change(edit)
+
+    def delete(self, name: str) -> None:
+        """Delete a queue with all that is in it, for everybody: whoever uses it gets `Closed`."""
+        self.check_open()
+        removed: list[QueueSettings] = []
+
+        def edit(queues: dict[str, QueueSettings]) -> None:
+            if name not in queues:
+                raise InvalidName(f"there is no queue {name!r} in {self.path}")
+            removed.append(queues.pop(name))
+
+        self.registry.change(edit)
+        self._discard(removed[0])
+
+    def _discard(self, settings: QueueSettings) -> None:
+        """Remove the files of a queue that is not in the registry any more."""
+        with self._lock:
+            queue = self._queues.pop(settings.name, None)
+        if queue is not None:
+            queue.close()
+        fs, folder = self.fs, self.layout.queue(settings.name)
+        trash = self.layout.trash(settings.incarnation)
+        fs.make_dirs(os.path.dirname(trash))
+        try:
+            fs.rename(folder, trash)
+        except FileNotFoundError:
+            return  # nobody has used it
+        fs.sync_dir(os.path.dirname(folder))
+        remove_tree(fs, trash)
+        remove_tree(fs, os.path.join(self.layout.root, "groups", os.path.basename(folder)))
+
+    def open_log(self, settings: QueueSettings) -> Log:
+        """The log of a queue, for its handle. Classic queues keep what their groups need, so only
+        a stream's log deletes by itself."""
+        arguments = settings.log_arguments()
+        if settings.type == "stream":
+            arguments["retention"] = settings.retention
+        folder = self.layout.segments(settings.name)
+        self.fs.make_dirs(folder)
+        fs = None if isinstance(self.fs, OsFileSystem) else self.fs
+        return Log(folder, mode=self._mode, upkeep=self._upkeep, fs=fs, **arguments)
+
+    # --- publish ----------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        headers: Any = None,
+        message_id: str | None = None,
+        ttl: float | str | None = None,
+        wait: bool = True,
+    ) -> Published:
+        """Publish to every queue that is bound to the topic. Each append is atomic, all together
+        are not. If there is no such queue an ephemeral one is made."""
+        self.check_open()
+        if headers is not None:
+            check_headers(headers)
+        outgoing = Outgoing(topic, value, key, headers, message_id, ttl)
+        published = Published()
+        for name in self._targets(topic):
+            queue = self.get(name)
+            settings = queue.settings
+            published[name] = queue.append([self._record(outgoing, settings)], settings)
+        return published.wait() if wait else published
+
+    def _targets(self, topic: str) -> list[str]:
+        check_topic(topic)
+        address = parse_address(topic)
+        if address is not None and address.verb is not None:
+            raise InvalidName(f"the topic {topic!r} is a verb; settle messages by their methods")
+        found = self.registry.match(topic)
+        if found:
+            return sorted(found)
+        name, pattern = topic, topic
+        if address is not None:
+            name, pattern = address.queue, default_binding(address.queue)
+        queue = self._ephemeral_queue(name, pattern)
+        return [queue.name]
+
+    def _ephemeral_queue(self, name: str, pattern: str) -> Queue | Stream:
+        """A queue of this name, ephemeral if it has to be made."""
+        settings = self.registry.current().get(name)
+        if settings is None:
+            settings = self._create(name, "classic", {"ephemeral": True, "topics": [pattern]})
+        return self._handle(settings)
+
+    def _record(self, outgoing: Outgoing, settings: QueueSettings) -> Record:
+        ttl_ms = settings.limits.message_ttl_ms
+        if outgoing.ttl is not None:
+            ttl_ms = parse_duration(outgoing.ttl, "ttl")
+        return new_record(
+            outgoing.value,
+            outgoing.topic,
+            key=outgoing.key,
+            headers=outgoing.headers,
+            message_id=outgoing.message_id,
+            expires_at=self.clock.wall_ms() + ttl_ms if ttl_ms else None,
+        )
+
+    def publish_once(
+        self, source: QueueSettings, message: Message, group_id: str, publish: Iterable[Any]
+    ) -> None:
+        """Publish what comes of a message, as one batch for each queue, however often this is done
+        for the same message."""
+        batches: dict[str, list[Record]] = {}
+        for outgoing in map(Outgoing.of, publish):
+            if outgoing.headers is not None:
+                check_headers(outgoing.headers)
+            for name in self._targets(outgoing.topic):
+                record = self._record(outgoing, self.get(name).settings)
+                batches.setdefault(name, []).append(record)
+        producer = dead_letters.step_id("ack", source.incarnation, group_id, message.offset)
+        receipts = []
+        for name, records in batches.items():
+            queue = self.get(name)
+            receipts.append(queue.append(records, queue.settings, producer))
+        for receipt in receipts:
+            receipt.wait()
+
+    # --- consume ----------------------------------------------------------------------------
+
+    def consumer(self, name: str, group: str, **options: Any) -> Consumer | StreamConsumer:
+        """A consumer of a queue by its name. If there is none yet, an ephemeral one is made, bound
+        to `$queue/<name>/#`, which gets what is published from then on."""
+        self.check_open()
+        return self._ephemeral_queue(name, default_binding(name)).consumer(group, **options)
+
+    def attend(self, settings: QueueSettings) -> AbstractContextManager[object]:
+        """A consumer is there: an ephemeral queue stays."""
+        if not settings.ephemeral:
+            return nullcontext()
+        return Attendance(self.fs, self.layout.queue(settings.name))
+
+    # --- dead letters -----------------------------------------------------------------------
+
+    def bury(self, settings: QueueSettings, message: Message, group_id: str, reason: str) -> None:
+        """Write a dead letter, durably, and once."""
+        name = dead_letters.queue_of(settings)
+        queue = self._dead_letter_queue(name)
+        record = dead_letters.dead_letter(message, name, group_id, reason, self.clock.wall_ms())
+        producer = dead_letters.step_id("dlq", settings.incarnation, group_id, message.offset)
+        queue.log.append([record], producer=producer, sequence=0).wait()
+
+    def _dead_letter_queue(self, name: str) -> Queue:
+        """As it is, if it exists; else one that keeps what it gets."""
+        settings = self.registry.current().get(name)
+        if settings is None:
+            options = {
+                "topics": [f"{name}/#"],
+                "dlq": {"enabled": False},
+                "retry": {"max_retries": "unlimited"},
+                "limits": {"max_message_size": 0, "message_ttl": 0, "max_depth": 0},
+            }
+            settings = self._create(name, "classic", options)
+        found = self._handle(settings)
+        if not isinstance(found, Queue):
+            raise ConfigError(f"dlq.topic: {name} is a stream; dead letters need a classic queue")
+        return found
+
+    def dead(self, name: str, limit: int | None = None) -> list[Message]:
+        """The dead letters of a queue that nobody has dealt with, oldest first."""
+        settings = self.get(name).settings
+        letters = dead_letters.queue_of(settings)
+        if letters not in self.registry.current():
+            return []
+        group = self._dead_letter_queue(letters).group(dead_letters.GROUP)
+        found = (m for m in group.unsettled() if dead_letters.origin(m)[0] == name)
+        return list(_first(found, limit))
+
+    def redrive(
+        self,
+        name: str,
+        *,
+        group: str | None = None,
+        offsets: Iterable[int] | None = None,
+        limit: int | None = None,
+    ) -> int:
+        """Bring dead letters back to the queue, each for the group that had it, as if nobody had
+        tried it: all of them, those of one group, or those at `offsets` among the dead letters. How
+        many that were. Each comes back once, whatever happens meanwhile."""
+        settings = self.get(name).settings
+        letters = dead_letters.queue_of(settings)
+        if letters not in self.registry.current():
+            return 0
+        wanted = None if offsets is None else set(offsets)
+        target = self.get(name)
+        done = 0
+        others: list[Message] = []
+        with self._dead_letter_queue(letters).consumer(dead_letters.GROUP) as consumer:
+            try:
+                while limit is None or done < limit:
+                    batch = consumer.receive(_AT_ONCE)
+                    if not batch:
+                        break
+                    for message in batch:
+                        queue, had = dead_letters.origin(message)
+                        is_meant = queue == name and group in (None, had)
+                        is_meant = is_meant and (wanted is None or message.offset in wanted)
+                        if not is_meant or (limit is not None and done >= limit):
+                            others.append(message)
+                            continue
+                        self._revive(message, letters, target, settings)
+                        message.ack()
+                        done += 1
+            finally:
+                consumer.release(others)
+        return done
+
+    def _revive(
+        self, message: Message, letters: str, target: Queue | Stream, settings: QueueSettings
+    ) -> None:
+        incarnation = self.get(letters).incarnation
+        producer = dead_letters.step_id("redrive", incarnation, settings.name, message.offset)
+        record = dead_letters.revived(message)
+        target.log.append([record], producer=producer, sequence=0).wait()
+
+    # --- ephemeral queues -------------------------------------------------------------------
+
+    def _ephemeral(self) -> list[QueueSettings]:
+        return [each for each in self.registry.current().values() if each.ephemeral]
+
+    def _start_afresh(self) -> None:
+        """Nobody else is here: what does not outlive a restart goes, and what somebody left who was
+        killed while deleting."""
+        gone: list[QueueSettings] = []
+
+        def edit(queues: dict[str, QueueSettings]) -> None:
+            gone.extend(each for each in queues.values() if each.ephemeral)
+            for each in gone:
+                del queues[each.name]
+
+        if self._ephemeral():
+            self.registry.change(edit)
+        for settings in gone:
+            self._discard(settings)
+        remove_tree(self.fs, os.path.dirname(self.layout.trash("x")))
+
+    def _sweep(self) -> float | None:
+        """Delete the ephemeral queues that nobody has consumed for their time; how long until it is
+        worth looking again, `None` if there are none."""
+        shortest = None
+        for settings in self._ephemeral():
+            grace_s = settings.expires_after_ms / 1000
+            folder = self.layout.queue(settings.name)
+            idle_s = Attendance.idle_s(self.fs, folder, self.clock.wall_ms())
+            if idle_s is not None and idle_s >= grace_s:
+                self._delete_if_same(settings)
+            else:
+                shortest = min(grace_s / 2, 60.0 if shortest is None else shortest)
+        return shortest
+
+    def _delete_if_same(self, settings: QueueSettings) -> None:
+        removed: list[QueueSettings] = []
+
+        def edit(queues: dict[str, QueueSettings]) -> None:
+            found = queues.get(settings.name)
+            if found is not None and found.incarnation == settings.incarnation:
+                removed.append(queues.pop(settings.name))
+
+        self.registry.change(edit)
+        for each in removed:
+            self._discard(each)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush and close all queues; a second close does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            queues, self._queues = list(self._queues.values()), {}
+        self._sweeper.stop()
+        try:
+            for queue in queues:
+                queue.close()
+        finally:
+            self._presence.close()
+            self.registry.close()
+
+    def __enter__(self) -> Store:
+        self.check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({self.path!r}{', closed' if self._closed else ''})"
+
+
+def _first(messages: Iterator[Message], limit: int | None) -> Iterator[Message]:
+    for number, message in enumerate(messages):
+        if number == limit:
+            return
+        yield message

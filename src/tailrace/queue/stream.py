@@ -1,0 +1,209 @@
+"""Groups of a stream: read on, commit, seek."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from tailrace.kernel import Record
+from tailrace.log.log import Log
+from tailrace.queue.feed import Feed
+from tailrace.queue.group import Group, GroupFiles
+from tailrace.queue.journal import Op
+from tailrace.queue.message import Message
+from tailrace.queue.scanning import Selection, report_lost
+from tailrace.queue.snapshots import Snapshot
+from tailrace.queue.stream_ledger import StreamLedger
+
+__all__ = ["StreamGroup", "StreamSettler", "WorkGroup"]
+
+_SCAN_MOST = 4096
+_LOOK_FOR_THE_DEAD_S = 1.0
+
+# The name and the committed offset of a stream's primary group, if it has one.
+WorkGroup = Callable[[], tuple[str, int] | None]
+
+
+class StreamGroup(Group[StreamLedger]):
+    """Reads and commits for all consumers of this process."""
+
+    def __init__(
+        self, files: GroupFiles, queue: str, log: Log, work: WorkGroup, *, pattern: str = ""
+    ) -> None:
+        self.queue = queue
+        self.pattern = pattern
+        self._log = log
+        self._work = work
+        self._selection = Selection(queue, files.group_id, pattern, files.clock)
+        self._feed = Feed(log)
+        self._looked_s = 0.0
+        try:
+            super().__init__(files)
+        except BaseException:
+            self._feed.close()
+            raise
+
+    def _make(self) -> StreamLedger:
+        return StreamLedger()
+
+    def _load(self, snapshot: Snapshot) -> StreamLedger:
+        return StreamLedger.load(snapshot.state)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def take(
+        self, consumer: str, limit: int, *, done: int | None, settler: Any
+    ) -> tuple[list[Message], int, bool]:
+        """Up to `limit` messages that nobody of the group has; the offset behind them; and whether
+        there is more to look at. `done`: what this consumer has processed is committed."""
+        if self._dropped:
+            self.tidy()
+        with self._turn:
+            state = self.state
+            ops: list[Op] = []
+            if done is not None:
+                ops.append({"t": "done", "c": consumer, "x": done})
+            self._reclaim(consumer)
+            is_back = bool(state.back)
+            first, end = state.back[0] if is_back else (state.cursor, None)
+            records, behind, more = self._read(first, end, limit)
+            if behind > first:
+                op: Op = {"t": "take", "c": consumer, "f": first, "x": behind, "n": len(records)}
+                if is_back:
+                    op["b"] = 1
+                ops.append(op)
+            if ops:
+                self.commit(*ops)
+            epoch = state.epoch
+        queue = self.queue
+        messages = [Message(queue, record, settler, 0, epoch) for record in records]
+        return messages, behind, more
+
+    def _read(self, first: int, end: int | None, limit: int) -> tuple[list[Record], int, bool]:
+        chosen: list[Record] = []
+        position, looked_at = first, 0
+        takes = self._selection.takes
+        while len(chosen) < limit and looked_at < max(limit, _SCAN_MOST):
+            want = limit - len(chosen)
+            records, position = self._feed.take(position, want)
+            if end is not None and position > end:
+                records = [record for record in records if record.offset < end]  # type: ignore[operator]
+                position = end
+            chosen += [record for record in records if takes(record)]
+            looked_at += len(records)
+            if len(records) < want or position == end:
+                break
+        if self._feed.lost:
+            report_lost(self._feed, self.id)
+        more = len(chosen) < limit and (position == end or looked_at >= max(limit, _SCAN_MOST))
+        return chosen, position, more
+
+    def _reclaim(self, consumer: str) -> None:
+        """With the turn: now and then see whether those who are at something are still there."""
+        now_s = time.monotonic()
+        if self.state.has_others(consumer) and now_s - self._looked_s > _LOOK_FOR_THE_DEAD_S:
+            self._looked_s = now_s
+            self._bury_members()
+
+    @property
+    def has_others(self) -> bool:
+        """Is more than one consumer at something? Then one may die, and leave it to us."""
+        return len(self.state.taken) > 1
+
+    # --- committing -------------------------------------------------------------------------
+
+    def done(self, consumer: str, behind: int, epoch: int | None = None) -> None:
+        """The consumer has processed everything that it got below an offset. Not if the group was
+        reset since."""
+        with self._turn:
+            if epoch is not None and epoch != self.state.epoch:
+                return
+            self.commit({"t": "done", "c": consumer, "x": behind})
+            mark = self._journal.mark
+        self.wait_durable(mark)
+
+    def skip(self, behind: int) -> None:
+        """Nobody is to get anything below an offset any more."""
+        with self._turn:
+            self.commit({"t": "skip", "x": behind})
+            mark = self._journal.mark
+        self.wait_durable(mark)
+
+    def forget_below(self, offset: int) -> None:
+        """What is below an offset was deleted."""
+        with self._turn:
+            if self.state.committed < offset:
+                self.commit({"t": "skip", "x": offset})
+
+    def seek(self, offset: int) -> None:
+        """Have the whole group go on from an offset."""
+        with self._turn:
+            self.commit({"t": "reset", "x": offset})
+            mark = self._journal.mark
+        self.wait_durable(mark)
+        self.ring()
+
+    def progress(self) -> tuple[int, int]:
+        """Cursor and committed offset, as of now."""
+        with self._turn:
+            return self.state.cursor, self.state.committed
+
+    # --- for messages -----------------------------------------------------------------------
+
+    def properties(self, message: Message) -> dict[str, Any]:
+        properties: dict[str, Any] = {
+            "group-id": self.id,
+            "x-stream-offset": message.offset,
+            "x-stream-timestamp": message.timestamp,
+        }
+        work = self._work()
+        if work is not None:
+            name, committed = work
+            properties["x-work-committed-offset"] = committed
+            properties["x-work-acked"] = message.offset < committed
+            properties["x-work-group"] = name
+        return properties
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._feed.close()
+
+
+class StreamSettler:
+    """What ack, nack and reject mean in a stream, for one consumer."""
+
+    def __init__(self, group: StreamGroup, consumer: str, auto_commit: bool) -> None:
+        self._group = group
+        self._consumer = consumer
+        self._auto_commit = auto_commit
+
+    def ack(self, messages: list[Message], publish: Iterable[Any] = ()) -> None:
+        """Checkpoint: everything up to the message is processed. With manual commits it is left to
+        `commit`."""
+        if list(publish):
+            raise ValueError("publish= needs a message that is settled; a stream has none")
+        if self._auto_commit and messages:
+            last = max(messages, key=lambda message: message.offset)
+            self._group.done(self._consumer, last.offset + 1, last.epoch)
+
+    def nack(self, messages: list[Message], delay: Any = None, error: str = "") -> None:
+        """Nothing: to read again, seek."""
+
+    def reject(self, messages: list[Message], reason: str = "") -> None:
+        """The group goes on behind it."""
+        if messages:
+            self._group.skip(max(message.offset for message in messages) + 1)
+
+    def release(self, messages: list[Message]) -> None:
+        """Nothing: nobody holds a message of a stream."""
+
+    def extend(self, messages: list[Message], seconds: Any = None) -> None:
+        """Nothing, for the same reason."""
+
+    def auto_extend(self, message: Message) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def properties(self, message: Message) -> dict[str, Any]:
+        return self._group.properties(message)

@@ -1,0 +1,165 @@
+"""What a group knows of a stream: how far it has read, and what its consumers are at.
+
+The cursor is the next offset that nobody has. Below it each consumer has ranges that it got and has
+not committed; `back` are ranges whose consumer left, for the next one who asks. Committed is the
+lowest of all these: everything below has been processed.
+
+    t       changes
+    take    `c` gets `f <= offset < x`, from the cursor, or from `back` if `b`
+    done    `c` has processed everything of its own below `x`
+    skip    the cursor is at least `x`, and nobody is at anything below
+    reset   the cursor is `x`, and nobody is at anything
+    join    `c` came, `m` tells of it        leave    `c` went, and its ranges go back
+    boot    the machine has started anew
+
+As in `ledger.py`, `apply` is the only way to change anything. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tailrace.queue.journal import Op
+
+__all__ = ["Range", "StreamLedger"]
+
+Range = tuple[int, int]
+
+
+class StreamLedger:
+    def __init__(self, cursor: int = 0) -> None:
+        self.cursor = cursor
+        self.epoch = 0
+        self.taken: dict[str, list[Range]] = {}  # rising, and apart
+        self.back: list[Range] = []
+        self.boot = ""
+        self.members: dict[str, Any] = {}
+        self.delivered = 0
+
+    @property
+    def committed(self) -> int:
+        """Everything below was processed."""
+        lowest = self.cursor
+        for ranges in (*self.taken.values(), self.back):
+            if ranges:
+                lowest = min(lowest, ranges[0][0])
+        return lowest
+
+    @property
+    def weight(self) -> int:
+        return len(self.taken) + len(self.back)
+
+    def has_others(self, consumer: str) -> bool:
+        """Is anybody else at anything?"""
+        return any(name != consumer for name in self.taken)
+
+    # --- changes ----------------------------------------------------------------------------
+
+    def apply(self, op: Op) -> None:
+        _APPLY[op["t"]](self, op)
+
+    def _take(self, op: Op) -> None:
+        first, behind = op["f"], op["x"]
+        ranges = self.taken.setdefault(op["c"], [])
+        if op.get("b"):
+            self.back = _without(self.back, first, behind)
+        if ranges and ranges[-1][1] == first:
+            ranges[-1] = (ranges[-1][0], behind)
+        else:
+            ranges.append((first, behind))
+            ranges.sort()
+        self.cursor = max(self.cursor, behind)
+        self.delivered += op.get("n", 0)
+
+    def _done(self, op: Op) -> None:
+        left = _without(self.taken.get(op["c"], []), 0, op["x"])
+        if left:
+            self.taken[op["c"]] = left
+        else:
+            self.taken.pop(op["c"], None)
+
+    def _skip(self, op: Op) -> None:
+        behind = op["x"]
+        self.cursor = max(self.cursor, behind)
+        self.back = _without(self.back, 0, behind)
+        for consumer in list(self.taken):
+            self._done({"c": consumer, "x": behind})
+
+    def _reset(self, op: Op) -> None:
+        self.cursor = op["x"]
+        self.taken.clear()
+        self.back.clear()
+        self.epoch += 1
+
+    def _join(self, op: Op) -> None:
+        self.members[op["c"]] = op["m"]
+
+    def _leave(self, op: Op) -> None:
+        self.members.pop(op["c"], None)
+        self.back = _joined(sorted(self.back + self.taken.pop(op["c"], [])))
+
+    def _boot(self, op: Op) -> None:
+        """Whoever was at anything is gone."""
+        self.boot = op["b"]
+        for consumer in list(self.taken):
+            self._leave({"c": consumer})
+
+    # --- snapshots --------------------------------------------------------------------------
+
+    def dump(self) -> tuple[dict[str, Any], dict[int, Op]]:
+        state = {
+            "cursor": self.cursor,
+            "committed": self.committed,
+            "epoch": self.epoch,
+            "taken": self.taken,
+            "back": self.back,
+            "boot": self.boot,
+            "members": self.members,
+            "delivered": self.delivered,
+        }
+        return state, {}
+
+    @classmethod
+    def load(cls, state: dict[str, Any]) -> StreamLedger:
+        ledger = cls(state["cursor"])
+        for name in ("epoch", "boot", "members", "delivered"):
+            setattr(ledger, name, state.get(name, getattr(ledger, name)))
+        ledger.taken = {
+            consumer: [(first, behind) for first, behind in ranges]
+            for consumer, ranges in state.get("taken", {}).items()
+        }
+        ledger.back = [(first, behind) for first, behind in state.get("back", ())]
+        return ledger
+
+
+def _without(ranges: list[Range], first: int, behind: int) -> list[Range]:
+    """What is left of ranges outside `first <= offset < behind`."""
+    left = []
+    for low, high in ranges:
+        if low < first:
+            left.append((low, min(high, first)))
+        if high > behind:
+            left.append((max(low, behind), high))
+    return left
+
+
+def _joined(ranges: list[Range]) -> list[Range]:
+    joined: list[Range] = []
+    for low, high in ranges:
+        if joined and low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+        else:
+            joined.append((low, high))
+    return joined
+
+
+_APPLY: dict[str, Callable[[StreamLedger, Op], None]] = {
+    "take": StreamLedger._take,
+    "done": StreamLedger._done,
+    "skip": StreamLedger._skip,
+    "reset": StreamLedger._reset,
+    "join": StreamLedger._join,
+    "leave": StreamLedger._leave,
+    "boot": StreamLedger._boot,
+}
