@@ -11,7 +11,9 @@ from typing import Any
 
 from tailrace.cli.measure import Sample
 
-__all__ = ["Peer", "Session", "installed", "version_of"]
+__all__ = ["MISSING", "NotInstalled", "Peer", "Session", "installed", "missing", "version_of"]
+
+MISSING = "not installed"
 
 
 def _nothing() -> None:
@@ -29,6 +31,9 @@ class Session:
     poll: Callable[[], list[bytes]] | None = None  # the values that came since the last time
     put_by_threads: Callable[[bytes], object] | None = None  # may be called from many threads
     tasks: Callable[[list[bytes], float], Sample] | None = None  # many asyncio tasks at once
+    # of a queue: at most so many messages for this consumer alone, and what is done with them
+    claim: Callable[[int], list[Any]] | None = None
+    settle: Callable[[list[Any]], object] | None = None
     close: Callable[[], None] = _nothing
 
 
@@ -42,6 +47,24 @@ class Peer:
     durable: bool
     can: frozenset[str]
     open: Callable[[Path], Session]
+    embedded: bool = True  # no server
+    only_mode: bool = False  # it cannot be told to promise less or more
+    promises: str = ""  # how its claims and acknowledgements differ from ours, in a few words
+
+
+class NotInstalled(Exception):
+    """A peer that is not here. The table says so, rather than to be silent about it."""
+
+
+def missing(
+    name: str, *, durable: bool, can: frozenset[str], embedded: bool = True, only_mode: bool = False
+) -> Peer:
+    """In the place of a peer that is not installed."""
+
+    def fail(_folder: Path) -> Session:
+        raise NotInstalled(MISSING)
+
+    return Peer(name, MISSING, durable, can, fail, embedded=embedded, only_mode=only_mode)
 
 
 def installed(module: str) -> Any | None:

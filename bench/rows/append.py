@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.peers import Peer, Session
 from bench.support.crowd import run_tasks, run_threads
+from bench.support.duel import Duel
 from bench.support.race import Check, Contestant, Line, Role, Row, Unit, race
 from bench.support.setting import BATCH, Setting
 from tailrace import Log
@@ -65,22 +66,6 @@ def _peers(
     return [Contestant(peer.name, Role.PEER, partial(run, peer)) for peer in peers]
 
 
-class _Duel:
-    """Two that take turns in short slices, so that both see the same disk. As contestants they
-    follow each other: the first does the work of both."""
-
-    def __init__(self, both: Callable[[], tuple[Sample, Sample]]) -> None:
-        self._both = both
-        self._second = Sample(0, 0.0)
-
-    def first(self) -> Sample:
-        sample, self._second = self._both()
-        return sample
-
-    def second(self) -> Sample:
-        return self._second
-
-
 def _sync_duel(
     setting: Setting,
     put: Callable[[Log], Callable[[Any], object]],
@@ -88,7 +73,7 @@ def _sync_duel(
     raw_items: Sequence[bytes],
     count: int,
     each: int,
-) -> _Duel:
+) -> Duel:
     def both() -> tuple[Sample, Sample]:
         mine, theirs = Sample(0, 0.0), Sample(0, 0.0)
         with _new_log(setting, "sync") as log, _raw(setting) as raw:
@@ -99,7 +84,7 @@ def _sync_duel(
                 theirs.add(time_each(write, cycle_of(raw_items, size), records=each))
         return mine, theirs
 
-    return _Duel(both)
+    return Duel(both)
 
 
 # --- async ----------------------------------------------------------------------------------
@@ -166,7 +151,7 @@ def append_singles_async(setting: Setting) -> Row:
     """The rate is taken without a look at the clock between records, the latencies in a second
     pass: at a microsecond each, the clock would be part of the figure."""
     payload, sizes = setting.payload, setting.sizes
-    duel = _Duel(partial(_singles_async, setting))
+    duel = Duel(partial(_singles_async, setting))
     contestants = [
         Contestant("tailrace", Role.OURS, duel.first),
         Contestant("os.write per record", Role.LIMIT, duel.second),

@@ -17,9 +17,19 @@ from bench.support.setting import Setting
 from bench.support.writing import Tool
 from tailrace.cli.measure import Sample
 
-__all__ = ["follow_idle", "wake_many", "wake_one"]
+__all__ = [
+    "BARE",
+    "PAUSE_S",
+    "Stage",
+    "Way",
+    "follow_idle",
+    "note_longest",
+    "race_ways",
+    "wake_many",
+    "wake_one",
+]
 
-_PAUSE_S = 0.001
+PAUSE_S = 0.001
 _PAUSE_MANY_S = 0.020  # so that all have seen one before the next comes
 _NO_CPU_MS = 1.0  # in a second: a thousandth is what other programs do to the figure
 
@@ -27,7 +37,7 @@ _WRITER, _FOLLOWER = 0, 1
 
 
 @dataclass(frozen=True)
-class _Way:
+class Way:
     """Who writes, with what, and who follows, how."""
 
     name: str
@@ -36,19 +46,19 @@ class _Way:
     how: str
 
 
-_THREAD = _Way("tailrace", Role.OURS, Tool("log"), "threads")
-_TASK = _Way("tailrace, asyncio", Role.VARIANT, Tool("log"), "tasks")
-_BARE = _Way("write, inotify", Role.LIMIT, Tool("file"), "bare threads")
+_THREAD = Way("tailrace", Role.OURS, Tool("log"), "threads")
+_TASK = Way("tailrace, asyncio", Role.VARIANT, Tool("log"), "tasks")
+BARE = Way("write, inotify", Role.LIMIT, Tool("file"), "bare threads")
 
 
-def _polled_peers(setting: Setting, *, durable: bool = False) -> list[_Way]:
+def _polled_peers(setting: Setting, *, durable: bool = False) -> list[Way]:
     return [
-        _Way(f"{peer.name}, 1 ms poll", Role.PEER, Tool(peer.name, durable=durable), peer.name)
+        Way(f"{peer.name}, 1 ms poll", Role.PEER, Tool(peer.name, durable=durable), peer.name)
         for peer in setting.peers_that(durable=durable, can="poll")
     ]
 
 
-class _Stage:
+class Stage:
     """A process that writes and one that follows."""
 
     def __init__(self, setting: Setting, crew: Crew) -> None:
@@ -56,7 +66,7 @@ class _Stage:
         self._crew = crew
         self.instances: list[int] = []  # of inotify, in the process that follows a log
 
-    def wake(self, way: _Way, followers: int, count: int, pause_s: float) -> Sample:
+    def wake(self, way: Way, followers: int, count: int, pause_s: float) -> Sample:
         """How old records were when they were seen, by each follower."""
         crew, seen = self._crew, array("q")
         with (
@@ -76,7 +86,7 @@ class _Stage:
             self.instances.append(answer["inotify"])
         return Sample(len(seen), sum(seen) / 1e9, seen)
 
-    def idle(self, way: _Way, seconds: float) -> Sample:
+    def idle(self, way: Way, seconds: float) -> Sample:
         """What a process takes that follows a log in which nothing happens."""
         crew = self._crew
         with (
@@ -101,13 +111,13 @@ class _Stage:
             self._setting.scratch("wake") as folder,
             self._crew.opened([_WRITER], folder, tool),
         ):
-            answer = self._crew.ask(_WRITER, "stamp", count=count, pause_s=_PAUSE_S)
+            answer = self._crew.ask(_WRITER, "stamp", count=count, pause_s=PAUSE_S)
         took = array("q", answer["latencies"])
         return Sample(len(took), sum(took) / 1e9, took)
 
 
-def _race(
-    setting: Setting, ways: list[_Way], run: Callable[[_Way], Sample], *more: Contestant
+def race_ways(
+    setting: Setting, ways: list[Way], run: Callable[[Way], Sample], *more: Contestant
 ) -> list[Result]:
     contestants = [Contestant(way.name, way.role, partial(run, way)) for way in ways]
     return race([*contestants, *more], setting.sizes.rounds, setting.sizes.slices)
@@ -118,49 +128,49 @@ def _race(
 
 def wake_one(setting: Setting) -> Row:
     with Crew(2) as crew:
-        stage = _Stage(setting, crew)
+        stage = Stage(setting, crew)
         lines = [_async_line(setting, stage), _sync_line(setting, stage)]
-    conditions = {"value_bytes": 256, "codec": "none", "pause_ms": _PAUSE_S * 1e3}
+    conditions = {"value_bytes": 256, "codec": "none", "pause_ms": PAUSE_S * 1e3}
     return Row(5, "wake", lines[0].title, lines, conditions)
 
 
-def _async_line(setting: Setting, stage: _Stage) -> Line:
+def _async_line(setting: Setting, stage: Stage) -> Line:
     count = setting.sizes.wake_records
     shared = Tool("log", mode="shared")
     ways = [
         _THREAD,
-        _BARE,
+        BARE,
         _TASK,
-        _Way("tailrace, writer in shared mode", Role.VARIANT, shared, "threads"),
+        Way("tailrace, writer in shared mode", Role.VARIANT, shared, "threads"),
         *_polled_peers(setting),
     ]
-    results = _race(setting, ways, lambda way: stage.wake(way, 1, count, _PAUSE_S))
+    results = race_ways(setting, ways, lambda way: stage.wake(way, 1, count, PAUSE_S))
     line = Line("append → seen elsewhere, async", Unit.MICROSECONDS, results)
     line.target = "p50 under 100 µs, p99 under 1 ms"
     line.checks = [
         Check("p50, µs", line.percentile(50) / 1e3, 100.0, at_least=False),
         Check("p99, ms", line.percentile(99) / 1e6, 1.0, at_least=False),
     ]
-    _note_longest(line)
+    note_longest(line)
     return line
 
 
-def _sync_line(setting: Setting, stage: _Stage) -> Line:
+def _sync_line(setting: Setting, stage: Stage) -> Line:
     count = setting.sizes.wake_records
     durable = Tool("log", durable=True)
     ways = [
-        _Way("tailrace", Role.OURS, durable, "threads"),
-        _Way(
+        Way("tailrace", Role.OURS, durable, "threads"),
+        Way(
             "write, fdatasync, mark, inotify",
             Role.LIMIT,
             Tool("marked", durable=True),
             "marked",
         ),
-        _Way("tailrace, asyncio", Role.VARIANT, durable, "tasks"),
+        Way("tailrace, asyncio", Role.VARIANT, durable, "tasks"),
         *_polled_peers(setting, durable=True),
     ]
     flushing = Contestant("write + fdatasync", Role.BASE, lambda: stage.flushes(count))
-    results = _race(setting, ways, lambda way: stage.wake(way, 1, count, _PAUSE_S), flushing)
+    results = race_ways(setting, ways, lambda way: stage.wake(way, 1, count, PAUSE_S), flushing)
     line = Line("append → seen elsewhere, sync", Unit.MICROSECONDS, results)
     base = line.find(flushing.name)
     over = [line.percentile(p) - line.percentile(p, base) for p in (50, 99)]
@@ -169,11 +179,11 @@ def _sync_line(setting: Setting, stage: _Stage) -> Line:
         Check("p50 over one fdatasync, µs", over[0] / 1e3, 100.0, at_least=False),
         Check("p99 over one fdatasync, ms", over[1] / 1e6, 1.0, at_least=False),
     ]
-    _note_longest(line)
+    note_longest(line)
     return line
 
 
-def _note_longest(line: Line) -> None:
+def note_longest(line: Line) -> None:
     longest = [f"{r.name} {r.latencies()[-1] / 1e6:.2f} ms" for r in line.results if r.samples]
     line.notes.append(f"the longest of all: {', '.join(longest)}")
 
@@ -197,24 +207,24 @@ def wake_many(setting: Setting) -> Row:
     return Row(6, "followers", lines[0].title, lines, conditions)
 
 
-def _many_line(setting: Setting, crew: Crew, what: str, ours: _Way, bare: str) -> Line:
-    sizes, stage = setting.sizes, _Stage(setting, crew)
+def _many_line(setting: Setting, crew: Crew, what: str, ours: Way, bare: str) -> Line:
+    sizes, stage = setting.sizes, Stage(setting, crew)
     ways = [
-        _Way(f"tailrace, {what}", Role.OURS, ours.tool, ours.how),
-        _Way(f"write, one inotify, {what}", Role.LIMIT, Tool("file"), bare),
+        Way(f"tailrace, {what}", Role.OURS, ours.tool, ours.how),
+        Way(f"write, one inotify, {what}", Role.LIMIT, Tool("file"), bare),
     ]
 
-    def run(way: _Way) -> Sample:
+    def run(way: Way) -> Sample:
         return stage.wake(way, sizes.followers, sizes.follower_records, _PAUSE_MANY_S)
 
-    results = _race(setting, ways, run)
+    results = race_ways(setting, ways, run)
     line = Line(f"append → seen by {sizes.followers} {what}", Unit.MICROSECONDS, results)
     line.target = "p50 under 1 ms, one inotify instance"
     line.checks = [
         Check("p50, ms", line.percentile(50) / 1e6, 1.0, at_least=False),
         Check("inotify instances", max(stage.instances), 1.0, at_least=False),
     ]
-    _note_longest(line)
+    note_longest(line)
     return line
 
 
@@ -223,10 +233,12 @@ def _many_line(setting: Setting, crew: Crew, what: str, ours: _Way, bare: str) -
 
 def follow_idle(setting: Setting) -> Row:
     with Crew(2) as crew:
-        stage = _Stage(setting, crew)
-        ways = [_THREAD, _BARE, _TASK, *_polled_peers(setting)]
+        stage = Stage(setting, crew)
+        ways = [_THREAD, BARE, _TASK, *_polled_peers(setting)]
         seconds = setting.sizes.idle_seconds
-        results = _race(setting, ways, lambda way: stage.idle(way, seconds / setting.sizes.slices))
+        results = race_ways(
+            setting, ways, lambda way: stage.idle(way, seconds / setting.sizes.slices)
+        )
     line = Line("CPU of an idle follower, in a second", Unit.PROCESSOR, results)
     line.target = "no CPU (a thousandth), never woken"
     task = line.find(_TASK.name)

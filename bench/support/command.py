@@ -35,6 +35,7 @@ class Benchmark:
     help: str
     explanation: str  # of the table
     find_peers: Callable[[Servers], list[Peer]] = known_peers
+    codec: str = "none"
 
     def run(
         self,
@@ -64,10 +65,11 @@ class Benchmark:
             setting.close()
         seen |= {
             "value_bytes": 256,
-            "codec": "none",
+            "codec": self.codec,
             "rounds": sizes.rounds,
             "explanation": self.explanation,
             "peers": {peer.name: peer.version for peer in setting.peers},
+            "promises": {peer.name: peer.promises for peer in setting.peers if peer.promises},
         }
         return seen, rows, time.monotonic() - began
 

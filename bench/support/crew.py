@@ -107,14 +107,20 @@ class Crew:
         with self.opened(members, folder, tool):
             start = perf_counter_ns() + _LEAD_NS
             answers = self.ask_all(members, "put", start=start, seconds=seconds)
-        began = min(answer["began"] for answer in answers)
-        ended = max(answer["ended"] for answer in answers)
-        parts = [answer["records"] for answer in answers]
-        latencies = array("q")
-        for answer in answers:
-            latencies.extend(answer["latencies"])
-        used = {"cpu_seconds": sum(answer["cpu_seconds"] for answer in answers)}
-        return Sample(sum(parts), (ended - began) / 1e9, latencies, used, parts)
+        return _together(answers)
+
+    def drain(self, workers: int, folder: Path, kind: str, size: int, seconds: float) -> Sample:
+        """Have so many claim and settle, in batches of a size, until the queue in the folder has
+        no more or the time is over. `kind` is as in `bench.support.queueing`."""
+        members = range(workers)
+        try:
+            for member in members:
+                self.ask(member, "join", folder=str(folder), kind=kind, size=size)
+            start = perf_counter_ns() + _LEAD_NS
+            answers = self.ask_all(members, "drain", start=start, seconds=seconds)
+        finally:
+            self.ask_all(members, "close")
+        return _together(answers)
 
     def close(self) -> None:
         for process in self._processes:
@@ -130,3 +136,15 @@ class Crew:
             assert process.stdout is not None
             process.stdout.close()
         self._processes.clear()
+
+
+def _together(answers: list[dict[str, Any]]) -> Sample:
+    """One run of all: from when the first began to when the last was done."""
+    began = min(answer["began"] for answer in answers)
+    ended = max(answer["ended"] for answer in answers)
+    parts = [answer["records"] for answer in answers]
+    latencies = array("q")
+    for answer in answers:
+        latencies.extend(answer["latencies"])
+    used = {"cpu_seconds": sum(answer["cpu_seconds"] for answer in answers)}
+    return Sample(sum(parts), (ended - began) / 1e9, latencies, used, parts)

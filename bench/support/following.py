@@ -1,5 +1,6 @@
 """What a process of a crew does when it follows: threads or tasks that wait for stamped records
-(`tailrace.cli.stamps`) in a log, in a bare file, or in a peer that has to be asked all the time.
+(`tailrace.cli.stamps`) in a log, in a queue, in a bare file, or in a peer that has to be asked all
+the time.
 
 All are used alike: they follow once they are made, `join` waits until everybody has seen the end,
 `seen` has how old each record was for each follower.
@@ -18,6 +19,7 @@ from time import perf_counter_ns
 from typing import Protocol
 
 from bench.support.bare import BareInotify, mark_of
+from bench.support.queueing import open_queue
 from bench.support.writing import RAW_NAME, peer_named
 from tailrace import Log, aio
 from tailrace.cli.stamps import END, STAMP, FollowingThreads
@@ -26,6 +28,7 @@ __all__ = ["Following", "follow"]
 
 VALUE_SIZE = 256
 _POLL_S = 0.001
+_LOOK_S = 0.2  # how soon a consumer that has nothing to do notices that it is over
 _PATIENCE_S = 30.0
 _SETTLE_S = 0.05
 
@@ -39,13 +42,15 @@ class Following(Protocol):
 
 
 def follow(how: str, folder: Path, followers: int) -> Following:
-    """`how` is "threads" or "tasks" that follow a log; "bare threads", "bare tasks" or "marked"
-    for a file; or the name of a peer."""
+    """`how` is "threads" or "tasks" that follow a log; "consumer" for a queue; "bare threads",
+    "bare tasks" or "marked" for a file; or the name of a peer."""
     match how:
         case "threads":
             return _LogThreads(folder, followers)
         case "tasks":
             return _LogTasks(folder, followers)
+        case "consumer":
+            return _Consuming(folder)
         case "bare threads":
             return _BareThreads(folder / RAW_NAME, folder / RAW_NAME, followers)
         case "marked":
@@ -166,6 +171,31 @@ class _LogTasks(_InLoop):
             async for record in reading:
                 if not _note(record.value or b"", seen):
                     return
+
+
+# --- a queue --------------------------------------------------------------------------------
+
+
+class _Consuming(_Background):
+    """A consumer that waits for messages, and acknowledges them when it has seen how old they
+    are."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(1)
+        self._consumer = self._resources.enter_context(open_queue(folder)).consumer
+        self._stopped = threading.Event()
+        self._start()
+
+    def _work(self) -> None:
+        self._ready.set()
+        goes_on = True
+        while goes_on and not self._stopped.is_set():
+            for message in self._consumer.receive(100, wait=_LOOK_S):
+                goes_on = _note(message.value, self.seen[0])
+                message.ack()
+
+    def _stop(self) -> None:
+        self._stopped.set()
 
 
 # --- a bare file ----------------------------------------------------------------------------

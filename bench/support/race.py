@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from bench.peers.base import NotInstalled
 from tailrace.cli.measure import Sample, human_rate, human_time, percentile, spread
 
 __all__ = ["Check", "Contestant", "Line", "Result", "Role", "Row", "Unit", "race"]
@@ -37,6 +38,7 @@ class Unit(StrEnum):
     MILLISECONDS = "ms"
     MEGABYTES = "MB"  # resident
     NANOSECONDS_PER_RECORD = "ns/record"
+    BYTES_PER_MESSAGE = "B/message"  # of the heap
     PROCESSOR = "ms CPU/s"  # of one second, how much a process that waits keeps a processor busy
 
     @property
@@ -55,6 +57,8 @@ class Unit(StrEnum):
                 return sample.extra["resident_bytes"] / 1e6
             case Unit.NANOSECONDS_PER_RECORD:
                 return sample.seconds / sample.count * 1e9
+            case Unit.BYTES_PER_MESSAGE:
+                return sample.extra["heap_bytes"] / sample.count
             case Unit.PROCESSOR:
                 return max(sample.extra["cpu_seconds"] / sample.seconds, 1e-9) * 1e3
 
@@ -70,6 +74,8 @@ class Unit(StrEnum):
                 return f"{value:.1f} MB"
             case Unit.NANOSECONDS_PER_RECORD:
                 return f"{value:.0f} ns"
+            case Unit.BYTES_PER_MESSAGE:
+                return f"{value:.0f} B"
             case Unit.PROCESSOR:
                 return f"{value:.2f} ms"
 
@@ -287,7 +293,7 @@ def race(contestants: Sequence[Contestant], rounds: int, slices: int = 1) -> lis
                 except Exception as error:
                     if contestant.role is not Role.PEER:
                         raise
-                    results[place].failure = f"{type(error).__name__}: {error}"
+                    results[place].failure = _reason(error)
                     wholes[place] = None
                     continue
                 whole = wholes[place]
@@ -299,3 +305,7 @@ def race(contestants: Sequence[Contestant], rounds: int, slices: int = 1) -> lis
             if whole is not None:
                 result.samples.append(whole)
     return results
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, NotInstalled) else f"{type(error).__name__}: {error}"

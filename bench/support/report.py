@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.peers.base import MISSING
 from bench.support.race import Check, Line, Result, Role, Row, Unit
 from tailrace.cli.measure import human_time, percentile, spread
 
@@ -60,7 +61,7 @@ def show(conditions: dict[str, Any], rows: list[Row], console: Console | None = 
             _add_line(table, number, line)
             notes += [f"{number}: {note}." for note in line.notes]
     console.print(table)
-    for text in (*notes, caption(conditions)):
+    for text in (*notes, caption(conditions), *remarks(conditions)):
         console.print(text, highlight=False)
 
 
@@ -77,6 +78,8 @@ def _add_line(table: Table, number: str, line: Line) -> None:
         name = Text(f"  {result.name}", style=_STYLES[result.role])
         if result is best:
             name.append(" *")
+        if result.failure == MISSING:
+            name.append(f": {MISSING}")
         table.add_row(name, *_figures(line, result), Text(next(checks, "")))
     for rest in checks:
         table.add_row(*[""] * 6, Text(rest))
@@ -85,7 +88,7 @@ def _add_line(table: Table, number: str, line: Line) -> None:
 
 def _figures(line: Line, result: Result) -> list[str]:
     if not result.samples:
-        return ["failed", "", "", "", ""]
+        return ["" if result.failure == MISSING else "failed", "", "", "", ""]
     values = result.values(line.unit)
     latencies = result.latencies()
     times = [human_time(percentile(latencies, p)) if latencies else "" for p in (50, 99)]
@@ -120,6 +123,11 @@ def caption(conditions: dict[str, Any]) -> str:
     )
 
 
+def remarks(conditions: dict[str, Any]) -> list[str]:
+    """What peers promise that are not quite the same."""
+    return [f"{name}: {text}." for name, text in conditions.get("promises", {}).items()]
+
+
 # --- markdown -------------------------------------------------------------------------------
 
 
@@ -137,6 +145,8 @@ def markdown(report: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     lines.extend(_markdown_lines(report))
+    if said := remarks(seen):
+        lines += ["", *(f"- {text}" for text in said)]
     return "\n".join(lines) + "\n"
 
 

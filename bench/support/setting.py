@@ -13,11 +13,27 @@ from time import time_ns
 from bench.peers import Peer, Servers, known_peers
 from tailrace.kernel import encode, encode_one
 
-__all__ = ["FULL", "QUICK", "TINY", "Payload", "Setting", "Sizes"]
+__all__ = ["FULL", "QUICK", "TINY", "Payload", "QueueSizes", "Setting", "Sizes"]
 
 VALUE_SIZE = 256
 BATCH = 1000
 _POOL = 16  # batches that differ, so that the source is not always in the nearest cache
+
+
+@dataclass(frozen=True)
+class QueueSizes:
+    """How much work the rows about queues do. Peers never have more than `peer_depth` messages."""
+
+    messages: int  # claimed in batches
+    singles: int
+    sync_singles: int
+    pending: int  # while others are claimed
+    streamed: int
+    published: int
+    held: int  # for the memory that they take
+    worker_seconds: float  # at most
+    peer_depth: int
+    peer_seconds: float
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,7 @@ class Sizes:
     followers: int
     follower_records: int
     idle_seconds: float
+    queue: QueueSizes
 
 
 FULL = Sizes(
@@ -74,6 +91,18 @@ FULL = Sizes(
     followers=100,
     follower_records=25,
     idle_seconds=2.0,
+    queue=QueueSizes(
+        messages=100_000,
+        singles=20_000,
+        sync_singles=1_000,
+        pending=100_000,
+        streamed=200_000,
+        published=50_000,
+        held=100_000,
+        worker_seconds=5.0,
+        peer_depth=1_000,
+        peer_seconds=0.5,
+    ),
 )
 QUICK = Sizes(
     rounds=3,
@@ -99,6 +128,18 @@ QUICK = Sizes(
     followers=100,
     follower_records=15,
     idle_seconds=0.5,
+    queue=QueueSizes(
+        messages=20_000,
+        singles=2_000,
+        sync_singles=200,
+        pending=20_000,
+        streamed=50_000,
+        published=10_000,
+        held=20_000,
+        worker_seconds=2.0,
+        peer_depth=500,
+        peer_seconds=0.1,
+    ),
 )
 TINY = Sizes(  # for the test of the benchmark itself
     rounds=1,
@@ -124,6 +165,18 @@ TINY = Sizes(  # for the test of the benchmark itself
     followers=4,
     follower_records=4,
     idle_seconds=0.1,
+    queue=QueueSizes(
+        messages=500,
+        singles=20,
+        sync_singles=10,
+        pending=300,
+        streamed=1_500,
+        published=50,
+        held=300,
+        worker_seconds=1.0,
+        peer_depth=20,
+        peer_seconds=0.01,
+    ),
 )
 
 

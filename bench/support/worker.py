@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from time import process_time
+from time import perf_counter_ns, process_time
 from typing import Any
 
 from bench.support.following import Following, follow
-from bench.support.writing import Put, Tool, put_for_a_while
+from bench.support.queueing import Claims, drain, join_queue
+from bench.support.writing import Put, Tool, put_for_a_while, sleep_until
 from tailrace.cli.stamps import write_stamps
 
 __all__ = ["Worker"]
@@ -35,6 +36,7 @@ class Worker:
         self._tool: Tool | None = None
         self._put: Put | None = None
         self._following: Following | None = None
+        self._claims: Claims | None = None
 
     def open(self, folder: str, **tool: Any) -> Answer:
         """Get ready to write."""
@@ -79,9 +81,28 @@ class Worker:
             "inotify": _inotify_instances(),
         }
 
+    def join(self, folder: str, kind: str, size: int) -> Answer:
+        """Get ready to claim, together with others."""
+        self._claims = self._open.enter_context(join_queue(kind, Path(folder), size))
+        return {}
+
+    def drain(self, start: int, seconds: float) -> Answer:
+        """Claim and settle from a moment on, until there is no more."""
+        assert self._claims is not None
+        sleep_until(start)
+        began = perf_counter_ns()
+        sample = drain(self._claims, sys.maxsize, seconds)
+        return {
+            "records": sample.count,
+            "began": began,
+            "ended": began + round(sample.seconds * 1e9),
+            "latencies": list(sample.latencies),
+            **sample.extra,
+        }
+
     def close(self) -> Answer:
         self._open.close()
-        self._put = self._tool = self._following = None
+        self._put = self._tool = self._following = self._claims = None
         return {}
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from bench.peers import Peer
 from bench.peers.shared import shared_peers
 from bench.support.bare import AppendingFile, LockedFile, MarkedFile
+from bench.support.queueing import open_queue
 from bench.support.setting import BATCH, Payload
 from tailrace import Log
 
@@ -39,8 +40,8 @@ Put = Callable[[Any], object]
 
 @dataclass(frozen=True)
 class Tool:
-    """What to write with. `kind` is "log", "file" (append to a file), "locked" (the same, in
-    turns), "marked" (with a mark for what is durable), or the name of a peer."""
+    """What to write with. `kind` is "log", "queue", "file" (append to a file), "locked" (the same,
+    in turns), "marked" (with a mark for what is durable), or the name of a peer."""
 
     kind: str
     batch: bool = False
@@ -54,6 +55,9 @@ class Tool:
                 flush = "sync" if self.durable else "async"
                 with Log(folder, flush=flush, mode=self.mode) as log:
                     yield self._put_of(log)
+            case "queue":
+                with open_queue(folder, "sync" if self.durable else "async") as queue:
+                    yield queue.publish
             case name if name in _BARE:
                 with contextlib.closing(_BARE[name](folder / RAW_NAME)) as file:
                     yield file.write_durably if self.durable else file.write
