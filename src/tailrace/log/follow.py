@@ -17,7 +17,7 @@ from tailrace.errors import Closed, OffsetOutOfRange
 from tailrace.kernel import Record
 from tailrace.log.observer import Observer
 from tailrace.log.options import FlushMode
-from tailrace.log.reader import View
+from tailrace.log.reader import Reader, View
 from tailrace.log.segments import segment_path
 from tailrace.log.sidefiles import side_path
 from tailrace.log.tip import Tip, Tips
@@ -101,6 +101,11 @@ class Tailing:
         is_at_end = view.extents and view.extents[-1].base == self._observer.catalog.active
         if edition is not None and self._end is None and is_at_end:
             self._tip = Tip(edition, *view.extents[-1], self.position)
+
+    def read_with(self, read: Callable[[Reader, View, int, int], Iterator[Record]]) -> None:
+        """Have `read` read what is in a view, instead of reading all of it one by one."""
+        reader = self._observer.reader
+        self._read = lambda view, first, last: read(reader, view, first, last)
 
     def seek(self, offset: int) -> None:
         """Read on from there instead. Not while a `poll` is under way, which would go on where it

@@ -71,13 +71,12 @@ class ClassicGroup(Group[Ledger]):
         self._log = log
         self._office = office
         self._selection = Selection(queue, files.group_id, pattern, files.clock)
-        self._feed = Feed(log)
-        self._scanner = Scanner(self._feed, self._selection, files.group_id)
-        try:
-            super().__init__(files)
-        except BaseException:
-            self._feed.close()
-            raise
+        super().__init__(files)
+
+    def _open(self) -> None:
+        super()._open()
+        self._feed = Feed(self._log)
+        self._scanner = Scanner(self._feed, self._selection, self.id)
 
     def _make(self) -> Ledger:
         return Ledger()

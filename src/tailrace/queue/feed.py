@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.kernel import Record
 from tailrace.log.log import Log
+from tailrace.log.portions import Portions
+from tailrace.log.reader import Reader, View
 
 __all__ = ["Feed"]
 
 
 class Feed:
-    """Records from wherever one says. Not thread-safe: the group's lock guards it."""
+    """Records from wherever one says. Not thread-safe: the group's lock guards it.
+
+    The tailing is ahead: everything below its position is in `_ahead`, in `_portions`, or was taken
+    or leapt over.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self.path = log.path
         self._tailing = log.tail("first")
+        self._tailing.read_with(self._begin)
         self._next = self._tailing.position  # where the next one is expected to go on
-        # Read, and not asked for yet: all that there is between `_next` and the tailing's position.
-        self._ahead: deque[Record] = deque()
-        self._source: Iterator[Record] | None = None
+        self._ahead: deque[Record] = deque()  # decoded, and not asked for yet
+        self._portions: Portions | None = None  # what follows them
         self.lost: list[tuple[int, int]] = []  # ranges that could not be read, as they are met
+
+    def _begin(self, reader: Reader, view: View, first: int, last: int) -> Iterator[Record]:
+        """The tailing has come to a range: it goes on behind it, and we read it by and by."""
+        self._portions = Portions(reader, view, first, last)
+        return iter(())
 
     def take(self, first: int, limit: int) -> tuple[list[Record], int]:
         """Up to `limit` records from the offset `first` on, fewer only if there are no more now;
@@ -33,57 +43,64 @@ class Feed:
         if first != self._next:
             self._go_to(first)
         ahead = self._ahead
-        if len(ahead) < limit:
-            self._read(limit - len(ahead))
+        while len(ahead) < limit and self._read(limit - len(ahead)):
+            pass
         if len(ahead) <= limit:
             taken = list(ahead)
             ahead.clear()
-            self._next = self._tailing.position
+            portions = self._portions
+            self._next = self._tailing.position if portions is None else portions.position
         else:
             taken = [ahead.popleft() for _ in range(limit)]
             self._next = taken[-1].offset + 1  # type: ignore[operator]
         return taken, self._next
 
     def _go_to(self, first: int) -> None:
-        ahead, tailing = self._ahead, self._tailing
-        if first < self._next:
+        ahead, portions, tailing = self._ahead, self._portions, self._tailing
+        if first < self._next or tailing.position < first:
             ahead.clear()
-        while ahead and ahead[0].offset < first:  # type: ignore[operator]
-            ahead.popleft()
-        if not ahead and (tailing.position < first or first < self._next):
-            self._source = None
+            self._portions = None
             tailing.seek(first)
+        else:
+            while ahead and ahead[0].offset < first:  # type: ignore[operator]
+                ahead.popleft()
+            if portions is not None and portions.position < first:
+                portions.leap(first)
         self._next = first
 
-    def _read(self, count: int) -> None:
-        """Read on, so many records if there are as many."""
-        tailing, ahead = self._tailing, self._ahead
-        enough = len(ahead) + count
-        while True:
-            has_looked = self._source is None
-            if self._source is None:
-                self._source = tailing.poll()
-            try:
-                ahead.extend(islice(self._source, enough - len(ahead)))
-            except OffsetOutOfRange as error:
-                if error.low <= tailing.position:
-                    raise
-                self._skip_to(error.low)
-                continue
-            except Corrupt as error:
-                if error.next_offset is None or error.next_offset <= tailing.position:
-                    raise
-                self.lost.append((tailing.position, error.next_offset))
-                self._skip_to(error.next_offset)
-                continue
-            if len(ahead) >= enough:
-                return
-            self._source = None
-            if has_looked:
-                return
+    def _read(self, want: int) -> bool:
+        """Read on; false if there is nothing."""
+        tailing = self._tailing
+        try:
+            portions = self._portions
+            if portions is not None:
+                records = portions.take(want)
+                if portions.position == portions.last:
+                    self._portions = None
+                self._ahead += records
+                return True
+            before = len(self._ahead)
+            self._ahead += tailing.poll()
+        except OffsetOutOfRange as error:
+            if error.low <= self._position:
+                raise
+            self._skip_to(error.low)
+            return True
+        except Corrupt as error:
+            position = self._position
+            if error.next_offset is None or error.next_offset <= position:
+                raise
+            self.lost.append((position, error.next_offset))
+            self._skip_to(error.next_offset)
+            return True
+        return len(self._ahead) > before or self._portions is not None
+
+    @property
+    def _position(self) -> int:
+        return self._tailing.position if self._portions is None else self._portions.position
 
     def _skip_to(self, offset: int) -> None:
-        self._source = None
+        self._portions = None
         self._tailing.seek(offset)
 
     def read_one(self, offset: int) -> Record | None:
@@ -96,6 +113,6 @@ class Feed:
         return None
 
     def close(self) -> None:
-        self._source = None
+        self._portions = None
         self._ahead.clear()
         self._tailing.close()

@@ -107,7 +107,7 @@ class Group(Generic[S]):
     def __init__(self, files: GroupFiles) -> None:
         self.files = files
         self.id = files.group_id
-        self._journal = Journal(files.fs, files.folder)
+        self._journal = Journal(files.fs, files.folder, extend=files.is_sync)
         self._snapshots = Snapshots(files.fs, files.folder, files.group_id)
         self._closed = False
         # Consumers that nobody has closed, with what they had fetched ahead. The garbage collector
@@ -188,7 +188,7 @@ class Group(Generic[S]):
                 self.state = self._restored(self._snapshots.load(self._journal.generation))
             else:
                 self.state = self._make()
-            if not self._journal.catch_up(self.state.apply):
+            if not self._journal.load(self.state.apply):
                 self._snapshot()  # its replacement never came
         else:
             self._found()
@@ -419,12 +419,12 @@ class Group(Generic[S]):
         trash = os.path.join(os.path.dirname(folder), f".deleted-{self._handle}")
         try:
             with self._turn:
-                self._journal.write([{"t": "deleted"}])
                 self._is_stale = True
-                fs.rename(folder, trash)
-                fs.sync_dir(os.path.dirname(folder))
                 if self.files.foreign is not None:
                     self.files.foreign.forget()
+                self._journal.write([{"t": "deleted"}])
+                fs.rename(folder, trash)
+                fs.sync_dir(os.path.dirname(folder))
         finally:
             self._let_go()
         remove_tree(fs, trash)
@@ -468,7 +468,7 @@ class _Turn:
                 _await(group)
             try:
                 journal = group._journal
-                if group._is_stale or journal.size() != journal.position:
+                if group._is_stale or journal.has_news:
                     group.begin()
             except BaseException:
                 group._is_stale = True

@@ -8,6 +8,11 @@ The first line, `begin`, names the snapshot on which the others build, by its ge
 line of a journal that was replaced is `moved`; it is written before the replacement takes its name,
 so nobody who has the old one open goes on writing to it. Likewise `deleted`.
 
+Where acknowledgements wait for the disk, the file is extended ahead with zeros: a sync then writes
+data only, and not the file's new size each time. So the journal ends where zeros begin, or the
+file. Behind a zero there may be lines that outlived a power cut which others before them did not:
+who loads the journal applies them as if the others were damaged, and cuts off what is left.
+
 Whoever holds the group's lock reads what others have written since, and then writes. A line that
 was not finished is the work of one who was killed: nobody has been told that it happened, so it is
 cut off. A damaged line with whole ones behind it is another matter: it is reported, and the group's
@@ -39,6 +44,7 @@ FORMAT = 1
 
 Op = dict[str, Any]
 
+_ROOM = 128 << 10
 _PREFIX = len(b'{"k":"00000000",')
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _CLAIM = '"t":"claim","c":%s,"u":%d,"h":%d,"f":%d,"x":%d,"r":%s}'
@@ -72,15 +78,17 @@ class Deleted(Exception):
 
 
 class Journal:
-    def __init__(self, fs: FileSystem, folder: str) -> None:
+    def __init__(self, fs: FileSystem, folder: str, *, extend: bool = False) -> None:
+        """`extend`: have room in the file ahead of what is written."""
         self._fs = fs
+        self._extend = extend
+        self._room = 0  # how long the file is known to be
         self.path = os.path.join(folder, NAME)
         self._file: File | None = None
         self.generation = 0
         self.ops = 0  # since the snapshot
         self.is_damaged = False  # a line in the middle could not be read
         self.position = 0  # behind what we know
-        self.size: Callable[[], int] = int  # how long it is now
         self._sync_lock = threading.Lock()
         self._durable = (0, 0)  # generation and position
 
@@ -106,27 +114,46 @@ class Journal:
             )
         assert first is not None
         self._file, self.generation = file, op["generation"]
-        self.size = file.size
-        self.position, self.ops = len(first) + 1, 0
+        self.position, self.ops, self._room = len(first) + 1, 0, 0
         return True
+
+    @property
+    def has_news(self) -> bool:
+        """Has somebody written since?"""
+        return self._file.pread(1, self.position) > b"\0"  # type: ignore[union-attr]
+
+    def load(self, apply: Callable[[Op], None]) -> bool:
+        """Apply all of it, for the first time, and leave nothing behind it. False as `catch_up`."""
+        return self._apply(self._rest(), apply, is_all=True)
 
     def catch_up(self, apply: Callable[[Op], None]) -> bool:
         """Apply what was written since. False if there is another journal now: the group has to be
         loaded again, or, if `open` finds the next generation, only to go on."""
+        data, zero, _ = self._rest().partition(b"\0")
+        if zero and not data.endswith(b"\n"):  # one who was killed; or a hole, behind which is more
+            return self._apply(self._rest(), apply, is_all=True)
+        return self._apply(data, apply, is_all=False)
+
+    def _rest(self) -> bytes:
         file = self._file
         assert file is not None
-        size = file.size()
-        data = read_exactly(file, size - self.position, self.position)
-        *lines, rest = data.split(b"\n")
-        ops = [parse_line(line) for line in lines]
+        return read_exactly(file, file.size() - self.position, self.position)
+
+    def _apply(self, data: bytes, apply: Callable[[Op], None], *, is_all: bool) -> bool:
+        """`is_all`: the data goes to the end of the file."""
+        lines = data.split(b"\n")
+        ops = [parse_line(line.lstrip(b"\0")) for line in lines]
         whole = len(ops)
         while whole and ops[whole - 1] is None:
             whole -= 1
-        if rest or whole < len(ops):
-            self._cut(file, self.position + sum(len(line) + 1 for line in lines[:whole]))
+        behind = self.position + sum(len(line) + 1 for line in lines[:whole])
+        if behind < self.position + len(data):
+            self._cut(behind, is_torn=bool(b"".join(lines[whole:]).strip(b"\0")))
         for op, line in zip(ops[:whole], lines, strict=False):
-            if op is None:
+            if op is None or line[:1] == b"\0":
                 self._report(self.position)
+            if op is None:
+                pass
             elif op["t"] == "moved":
                 return False
             elif op["t"] == "deleted":
@@ -137,9 +164,12 @@ class Journal:
             self.ops += 1
         return True
 
-    def _cut(self, file: File, position: int) -> None:
-        logger.warning("%s: an unfinished line was cut off at %d", self.path, position)
-        file.truncate(position)
+    def _cut(self, position: int, *, is_torn: bool) -> None:
+        assert self._file is not None
+        if is_torn:
+            logger.warning("%s: an unfinished line was cut off at %d", self.path, position)
+        self._file.truncate(position)
+        self._room = 0
 
     def _report(self, position: int) -> None:
         self.is_damaged = True
@@ -158,10 +188,13 @@ class Journal:
         assert file is not None
         data = encode_line(ops[0]) if len(ops) == 1 else b"".join(map(encode_line, ops))
         try:
+            if self._extend and self.position + len(data) > self._room:
+                self._make_room(file, self.position + len(data))
             written = file.pwrite(data, self.position)
             if written != len(data):
                 write_all(file, data[written:], self.position + written)
         except OSError as error:
+            self._room = 0
             try:
                 file.truncate(self.position)
             except OSError:
@@ -169,6 +202,15 @@ class Journal:
             raise NotWritten(f"{self.path}: cannot write: {error}") from error
         self.position += len(data)
         self.ops += len(ops)
+
+    def _make_room(self, file: File, needed: int) -> None:
+        """Nothing hangs on it: without room a sync takes longer. Another process may have made
+        some."""
+        size = file.size()
+        if size < needed:
+            write_all(file, bytes(_ROOM), max(size, self.position))
+            size = max(size, self.position) + _ROOM
+        self._room = size
 
     @property
     def mark(self) -> tuple[int, int]:
@@ -184,7 +226,7 @@ class Journal:
             generation, file = self.generation, self._file
             if generation > mark[0] or file is None:  # a snapshot has it, which was synced
                 return
-            end = (generation, file.size())
+            end = (generation, self.position)  # at least: others may be writing
             file.sync()
             self._durable = max(self._durable, end)
 

@@ -24,6 +24,8 @@ __all__ = ["Layout", "find_root"]
 
 _SEGMENTS: Final = "segments"
 _CONSUMERS: Final = "consumers"
+# A folder without any of these only holds FluxMQ's folders of groups with a slash in their name.
+_GROUP_FILES: Final = (FOLDER, "state.json", "ops.log")
 
 
 def find_root(fs: FileSystem, path: str) -> str:
@@ -55,11 +57,17 @@ class Layout:
 
     def groups(self, queue: str) -> list[str]:
         """The ids of the groups that have a folder of ours."""
+        folder = os.path.join(self.queue(queue), _CONSUMERS)
         try:
-            entries = self._fs.list(os.path.join(self.queue(queue), _CONSUMERS))
+            entries = self._fs.list(folder)
         except FileNotFoundError:
             return []
-        return sorted(from_component(entry.name) for entry in entries if entry.is_dir)
+        names = [entry.name for entry in entries if entry.is_dir and not entry.name.startswith(".")]
+        return sorted(
+            from_component(name)
+            for name in names
+            if any(_exists(self._fs, os.path.join(folder, name, file)) for file in _GROUP_FILES)
+        )
 
     def trash(self, name: str) -> str:
         return os.path.join(self.side, "trash", name)

@@ -122,6 +122,7 @@ class Ledger:
         self.pending: dict[int, Lease] = {}
         self.delivered = self.acked = self.dead = self.gone = 0
         self.boot = ""
+        self.created_ms = 0
         self.skew_ms = 0  # wall clock less boot clock, in the boot
         self.members: dict[str, Any] = {}
         self.options: dict[str, Any] = {}
@@ -383,6 +384,7 @@ class Ledger:
         now_ms, old_skew = op["u"], self.skew_ms
         is_first = not self.boot
         self.boot, self.skew_ms = op["b"], op["w"] - op["u"]
+        self.created_ms = self.created_ms or op["w"]
         if is_first:
             return
         self.epoch += 1
@@ -435,6 +437,7 @@ class Ledger:
             "committed": self.committed,
             "epoch": self.epoch,
             "boot": self.boot,
+            "created_ms": self.created_ms,
             "skew_ms": self.skew_ms,
             "members": self.members,
             "options": self.options,
@@ -460,7 +463,15 @@ class Ledger:
     @classmethod
     def load(cls, state: dict[str, Any], entries: dict[int, Op]) -> Ledger:
         ledger = cls(state["cursor"])
-        for name in ("epoch", "boot", "skew_ms", "members", "options", *cls._COUNTERS):
+        for name in (
+            "epoch",
+            "boot",
+            "created_ms",
+            "skew_ms",
+            "members",
+            "options",
+            *cls._COUNTERS,
+        ):
             setattr(ledger, name, state.get(name, getattr(ledger, name)))
         ledger._options({"o": ledger.options})
         for offset, entry in sorted(entries.items()):

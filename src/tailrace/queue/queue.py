@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from tailrace.errors import Closed, ConfigError, Full, InvalidName
 from tailrace.kernel import NONE, Record, encode_one
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupInfo", "Queue", "Stream"]
 
 AnyGroup = ClassicGroup | StreamGroup
+C = TypeVar("C", Consumer, StreamConsumer)
 
 _STAMPS_MOST = 1024
 
@@ -65,6 +67,7 @@ class _LogQueue:
         self._lock = threading.RLock()
         self._log: Log | None = None
         self._groups: dict[str, AnyGroup] = {}
+        self._consumers: weakref.WeakSet[Consumer | StreamConsumer] = weakref.WeakSet()
         self._root = address_of(self.name)
         self._stamps: dict[str, Stamp] = {}  # by routing key
         self._uncompressed = 0  # so many messages are not worth a try
@@ -356,8 +359,17 @@ class _LogQueue:
     def _tail(self, files: GroupFiles) -> Any:
         return self.log.tail("next", also=(files.bell,))
 
-    def _attend(self) -> AbstractContextManager[object]:
-        return self._store.attend(self.settings)
+    def _attended(self, make: Callable[[Callable[[], None]], C]) -> C:
+        """A consumer, as long as which an ephemeral queue stays; it is given how to leave."""
+        attendance = ExitStack()
+        attendance.enter_context(self._store.attend(self.settings))
+        try:
+            consumer = make(attendance.close)
+        except BaseException:
+            attendance.close()
+            raise
+        self._consumers.add(consumer)
+        return consumer
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -374,7 +386,10 @@ class _LogQueue:
         return end - first
 
     def close(self) -> None:
-        """Let go of the log and the groups. They are opened again when they are needed."""
+        """End all consumers, and let go of the groups and the log. They are opened again when they
+        are needed."""
+        for consumer in list(self._consumers):
+            consumer.close()
         with self._lock:
             groups, self._groups = list(self._groups.values()), {}
             log, self._log = self._log, None
@@ -382,6 +397,10 @@ class _LogQueue:
             group.close()
         if log is not None:
             log.close()
+
+    def disown(self) -> None:
+        """In a forked child: another thread of the parent may have had the lock."""
+        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -425,15 +444,15 @@ class Queue(_LogQueue):
             lease_ms = parse_duration(visibility_timeout, "visibility_timeout")
         found = self.group(group, filter)
         found.agree(key_order)
-        attendance = self._attend()
-        attendance.__enter__()
-        return Consumer(
-            found,
-            self._tail(found.files),
-            lease_ms,
-            prefetch=prefetch,
-            id=id,
-            on_close=lambda: attendance.__exit__(None, None, None),
+        return self._attended(
+            lambda leave: Consumer(
+                found,
+                self._tail(found.files),
+                lease_ms,
+                prefetch=prefetch,
+                id=id,
+                on_close=leave,
+            )
         )
 
     def consume(self, group: str, **options: Any) -> Consumer:
@@ -504,16 +523,16 @@ class Stream(_LogQueue):
         found = self.group(group, filter)
         if start is not None or timestamp is not None:
             found.seek(self.resolve("first" if start is None else start, timestamp))
-        attendance = self._attend()
-        attendance.__enter__()
-        return StreamConsumer(
-            found,
-            self._tail(found.files),
-            self.resolve,
-            auto_commit=auto_commit,
-            auto_commit_interval_s=interval_ms / 1000,
-            id=id,
-            on_close=lambda: attendance.__exit__(None, None, None),
+        return self._attended(
+            lambda leave: StreamConsumer(
+                found,
+                self._tail(found.files),
+                self.resolve,
+                auto_commit=auto_commit,
+                auto_commit_interval_s=interval_ms / 1000,
+                id=id,
+                on_close=leave,
+            )
         )
 
     def consume(self, group: str, **options: Any) -> StreamConsumer:

@@ -29,6 +29,7 @@ SHARDS = 8
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _CRC = b',"crc32c":'
+_COUNT_MOST = 65_535
 
 
 def pel_name(shard: int) -> str:
@@ -63,7 +64,7 @@ class Snapshots:
                     "AckFloor": max(committed - 1, 0),
                     "Cursor": state["cursor"],
                     "Delivered": state.get("delivered", 0),
-                    "CreatedAt": state.get("created_ms", now_ms),
+                    "CreatedAt": state.get("created_ms") or now_ms,
                     "UpdatedAt": now_ms,
                 },
                 "saved_at": now_ms,
@@ -73,7 +74,10 @@ class Snapshots:
         )
         shards: list[dict[str, Any]] = [{} for _ in range(SHARDS)]
         for offset, entry in entries.items():
-            shards[offset % SHARDS][str(offset)] = {"o": offset, "d": now_ms, "l": now_ms, **entry}
+            shared = {"o": offset, "d": now_ms, "l": now_ms, **entry}
+            if entry["n"] > _COUNT_MOST:  # FluxMQ would not read the file
+                shared |= {"n": _COUNT_MOST, "count": entry["n"]}
+            shards[offset % SHARDS][str(offset)] = shared
         for number, shard in enumerate(shards):
             document = {"version": generation, "shard_id": number, "entries": shard}
             self._write_new(pel_name(number), {**document, "saved_at": now_ms}, sync)
@@ -109,6 +113,7 @@ class Snapshots:
                 damaged.append(number)
                 continue
             for entry in shard["entries"].values():
+                entry["n"] = entry.pop("count", entry["n"])
                 entries[entry["o"]] = entry
         return Snapshot(state["tailrace"], entries, tuple(damaged))
 

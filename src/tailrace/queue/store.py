@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ from typing import Any, Literal, NoReturn
 from tailrace.errors import Closed, ConfigError, InvalidName
 from tailrace.kernel import Record
 from tailrace.log.commit import Receipt
-from tailrace.log.fs import FileSystem, OsFileSystem, remove_tree
+from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
 from tailrace.log.ground import refuse_network
 from tailrace.log.log import Log
-from tailrace.queue import dead_letters
+from tailrace.queue import dead_letters, deletion
 from tailrace.queue.addresses import ROOT, default_binding, parse_address
 from tailrace.queue.clock import Clock, SystemClock
 from tailrace.queue.consumer import Consumer, StreamConsumer
@@ -114,7 +115,8 @@ class Store:
         self._queues: dict[str, Queue | Stream] = {}
         self._closed = False
         self.registry = Registry(self.fs, self.layout.root).open()
-        self._presence = self.fs.lock(os.path.join(self.layout.side, "members"))
+        self._is_inherited = False
+        self._presence = self._new_presence()
         self._sweeper = Sweeper(self._sweep)
         try:
             if self._presence.acquire(wait=False):
@@ -126,6 +128,7 @@ class Store:
             raise
         if upkeep and self._ephemeral():
             self._sweeper.start()
+        _stores.add(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -135,6 +138,25 @@ class Store:
     def check_open(self) -> None:
         if self._closed:
             raise Closed(f"{self.path} is closed")
+        if self._is_inherited:
+            with self._lock:
+                if self._is_inherited:
+                    self._presence = self._new_presence()
+                    self._presence.acquire(shared=True)
+                    self._is_inherited = False
+
+    def _new_presence(self) -> FileLock:
+        """Who has the store open shares this lock."""
+        return self.fs.lock(os.path.join(self.layout.side, "members"))
+
+    def _disown(self) -> None:
+        """In a forked child: the parent's other threads, which may have had the locks, are not
+        here, and its lock is not ours."""
+        self._lock = threading.RLock()
+        self._sweeper = Sweeper(self._sweep)
+        self._is_inherited = True
+        for queue in self._queues.values():
+            queue.disown()
 
     # --- queues -----------------------------------------------------------------------------
 
@@ -163,6 +185,7 @@ class Store:
             if name in queues:
                 queues[name] = queues[name].changed(type=kind, **options)
             else:
+                self._clear(name)
                 queues[name] = QueueSettings.create(name, kind, defaults=self._defaults, **options)
 
         settings = self.registry.change(edit)[name]
@@ -205,32 +228,33 @@ class Store:
     def delete(self, name: str) -> None:
         """Delete a queue with all that is in it, for everybody: whoever uses it gets `Closed`."""
         self.check_open()
-        removed: list[QueueSettings] = []
+        settings = self.get(name).settings
+        self._remove(settings)
+
+    def _remove(self, settings: QueueSettings) -> None:
+        """Delete a queue, if it is still this one. Its folder is marked first, so that what a crash
+        leaves is never taken for the queue of the same name that somebody makes next."""
+        name = settings.name
 
         def edit(queues: dict[str, QueueSettings]) -> None:
-            if name not in queues:
-                raise InvalidName(f"there is no queue {name!r} in {self.path}")
-            removed.append(queues.pop(name))
+            found = queues.get(name)
+            if found is not None and found.incarnation == settings.incarnation:
+                deletion.mark(self.fs, self.layout.queue(name), settings.incarnation)
+                del queues[name]
 
         self.registry.change(edit)
-        self._discard(removed[0])
-
-    def _discard(self, settings: QueueSettings) -> None:
-        """Remove the files of a queue that is not in the registry any more."""
         with self._lock:
-            queue = self._queues.pop(settings.name, None)
-        if queue is not None:
+            queue = self._queues.get(name)
+            is_same = queue is not None and queue.incarnation == settings.incarnation
+            if is_same:
+                del self._queues[name]
+        if is_same and queue is not None:
             queue.close()
-        fs, folder = self.fs, self.layout.queue(settings.name)
-        trash = self.layout.trash(settings.incarnation)
-        fs.make_dirs(os.path.dirname(trash))
-        try:
-            fs.rename(folder, trash)
-        except FileNotFoundError:
-            return  # nobody has used it
-        fs.sync_dir(os.path.dirname(folder))
-        remove_tree(fs, trash)
-        remove_tree(fs, os.path.join(self.layout.root, "groups", os.path.basename(folder)))
+        self._clear(name)
+
+    def _clear(self, name: str) -> None:
+        """Remove the files of a queue that was deleted, if there are any."""
+        deletion.clear(self.fs, self.layout, name)
 
     def open_log(self, settings: QueueSettings) -> Log:
         """The log of a queue, for its handle. Classic queues keep what their groups need, so only
@@ -428,17 +452,8 @@ class Store:
     def _start_afresh(self) -> None:
         """Nobody else is here: what does not outlive a restart goes, and what somebody left who was
         killed while deleting."""
-        gone: list[QueueSettings] = []
-
-        def edit(queues: dict[str, QueueSettings]) -> None:
-            gone.extend(each for each in queues.values() if each.ephemeral)
-            for each in gone:
-                del queues[each.name]
-
-        if self._ephemeral():
-            self.registry.change(edit)
-        for settings in gone:
-            self._discard(settings)
+        for settings in self._ephemeral():
+            self._remove(settings)
         remove_tree(self.fs, os.path.dirname(self.layout.trash("x")))
 
     def _sweep(self) -> float | None:
@@ -450,22 +465,10 @@ class Store:
             folder = self.layout.queue(settings.name)
             idle_s = Attendance.idle_s(self.fs, folder, self.clock.wall_ms())
             if idle_s is not None and idle_s >= grace_s:
-                self._delete_if_same(settings)
+                self._remove(settings)
             else:
                 shortest = min(grace_s / 2, 60.0 if shortest is None else shortest)
         return shortest
-
-    def _delete_if_same(self, settings: QueueSettings) -> None:
-        removed: list[QueueSettings] = []
-
-        def edit(queues: dict[str, QueueSettings]) -> None:
-            found = queues.get(settings.name)
-            if found is not None and found.incarnation == settings.incarnation:
-                removed.append(queues.pop(settings.name))
-
-        self.registry.change(edit)
-        for each in removed:
-            self._discard(each)
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -498,6 +501,17 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({self.path!r}{', closed' if self._closed else ''})"
+
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for store in list(_stores):
+        store._disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def _first(messages: Iterator[Message], limit: int | None) -> Iterator[Message]:

@@ -37,13 +37,12 @@ class StreamGroup(Group[StreamLedger]):
         self._log = log
         self._work = work
         self._selection = Selection(queue, files.group_id, pattern, files.clock)
-        self._feed = Feed(log)
         self._looked_s = 0.0
-        try:
-            super().__init__(files)
-        except BaseException:
-            self._feed.close()
-            raise
+        super().__init__(files)
+
+    def _open(self) -> None:
+        super()._open()
+        self._feed = Feed(self._log)
 
     def _make(self) -> StreamLedger:
         return StreamLedger()

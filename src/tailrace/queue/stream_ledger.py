@@ -34,6 +34,7 @@ class StreamLedger:
         self.taken: dict[str, list[Range]] = {}  # rising, and apart
         self.back: list[Range] = []
         self.boot = ""
+        self.created_ms = 0
         self.members: dict[str, Any] = {}
         self.delivered = 0
 
@@ -102,6 +103,7 @@ class StreamLedger:
     def _boot(self, op: Op) -> None:
         """Whoever was at anything is gone."""
         self.boot = op["b"]
+        self.created_ms = self.created_ms or op["w"]
         for consumer in list(self.taken):
             self._leave({"c": consumer})
 
@@ -115,6 +117,7 @@ class StreamLedger:
             "taken": self.taken,
             "back": self.back,
             "boot": self.boot,
+            "created_ms": self.created_ms,
             "members": self.members,
             "delivered": self.delivered,
         }
@@ -123,7 +126,7 @@ class StreamLedger:
     @classmethod
     def load(cls, state: dict[str, Any]) -> StreamLedger:
         ledger = cls(state["cursor"])
-        for name in ("epoch", "boot", "members", "delivered"):
+        for name in ("epoch", "boot", "created_ms", "members", "delivered"):
             setattr(ledger, name, state.get(name, getattr(ledger, name)))
         ledger.taken = {
             consumer: [(first, behind) for first, behind in ranges]

@@ -1,0 +1,1 @@
+"""Checking stores that nobody uses, and what their files say."""
