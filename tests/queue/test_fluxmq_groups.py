@@ -600,7 +600,7 @@ def test_our_own_folder_of_an_escaped_name_is_not_another_group() -> None:
     folder = "/s/queues/orders/consumers/w@images%2F#"
     disk.make_dirs(folder)
     snapshots = Snapshots(disk, folder, "w@images/#")
-    snapshots.write(0, Snapshot(*Ledger(7).dump()), NOW_MS, sync=True)
+    snapshots.write(0, Snapshot(*Ledger(7).dump()), NOW_MS, sync=True, all_shards=True)
     snapshots.install(0)
     assert group_of(disk, "orders", "w@images%2F#").load(None) is None
 
@@ -618,7 +618,7 @@ def leave(disk: SimulatedDisk, snapshot: Snapshot, *, mode: Mode = "queue") -> S
     folder = "/s/queues/orders/consumers/w"
     disk.make_dirs(folder)
     snapshots = Snapshots(disk, folder, "w")
-    snapshots.write(4, snapshot, NOW_MS, sync=True)
+    snapshots.write(4, snapshot, NOW_MS, sync=True, all_shards=True)
     snapshots.install(4)
     put(disk, "queues/orders/consumers/w/ops.log", "")
     group_of(disk, mode=mode).export(snapshot)

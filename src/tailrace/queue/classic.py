@@ -131,6 +131,8 @@ class ClassicGroup(Group[Ledger]):
                     raise
                 limit = 0 if is_suspect else limit - count
             more = limit > 0 and self._claim_new(into, consumer, limit, until_ms, handed)
+            if not into and ledger.pending:
+                self.look_for_the_dead()
             due_ms = ledger.next_due_ms()
         for offset in spent:
             self._finish(offset)
@@ -192,6 +194,11 @@ class ClassicGroup(Group[Ledger]):
             queue, epoch = self.queue, ledger.epoch
             into += [Message(queue, record, self, 1, epoch, count) for record in records]
         return scan is not None and scan.more
+
+    @property
+    def has_others(self) -> bool:
+        """Has anybody else a lease? Then it may die, and leave us what it had."""
+        return bool(self.state.pending) and len(self.state.members) > len(self._mine)
 
     def _read_again(self, offsets: list[int]) -> list[Record]:
         found = (self._feed.read_one(offset) for offset in offsets)

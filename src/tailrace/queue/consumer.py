@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 from tailrace.errors import Closed
 from tailrace.log.follow import Tailing
 from tailrace.queue.classic import ClassicGroup
+from tailrace.queue.group import LOOK_AFTER_S
 from tailrace.queue.message import Message
 from tailrace.queue.stream import StreamGroup, StreamSettler
 
 __all__ = ["Consumer", "StreamConsumer", "new_consumer_id"]
 
 _numbers = itertools.count(1)
-_FIRST_LOOK_S = 1.0  # how often to see whether another consumer of a stream has died
 
 C = TypeVar("C", bound="_Receiver")
 
@@ -172,9 +172,13 @@ class Consumer(_Receiver):
             chosen = [ahead.popleft() for _ in range(min(limit, len(ahead)))]
             into += group.hand(chosen, self._lease_ms)
             return True, None
-        if into or due_ms is None:
+        if into or more:
             return more, None
-        return more, max(due_ms - group.files.clock.boot_ms(), 0) / 1000
+        sleep_s = LOOK_AFTER_S if group.has_others else None
+        if due_ms is not None:
+            due_s = max(due_ms - group.files.clock.boot_ms(), 0) / 1000
+            sleep_s = due_s if sleep_s is None else min(due_s, sleep_s)
+        return False, sleep_s
 
     def _rejoin(self) -> None:
         """In a forked child this is another consumer; what was fetched ahead is the parent's."""
@@ -295,7 +299,7 @@ class StreamConsumer(_Receiver):
             self._epoch = messages[0].epoch
         self.position = behind
         into += messages
-        return more, _FIRST_LOOK_S if group.has_others else None
+        return more, LOOK_AFTER_S if group.has_others else None
 
     def commit(self, upto: Message | int | None = None) -> None:
         """What was received is processed: all of it, or up to a message (itself included), or below

@@ -31,9 +31,11 @@ from tailrace.queue.clock import Clock
 from tailrace.queue.journal import Deleted, Journal, Op
 from tailrace.queue.snapshots import SHARDS, Snapshot, Snapshots
 
-__all__ = ["Foreign", "Group", "GroupFiles", "Member", "State"]
+__all__ = ["LOOK_AFTER_S", "Foreign", "Group", "GroupFiles", "Member", "State"]
 
 logger = logging.getLogger("tailrace")
+
+LOOK_AFTER_S = 1.0  # how often to see whether somebody has died
 
 _LOCK, _OPEN, _BELL, _ALIVE = "lock", "open", "bell", "alive-"
 
@@ -109,7 +111,7 @@ class Group(Generic[S]):
         self.id = files.group_id
         self._journal = Journal(files.fs, files.folder, extend=files.is_sync)
         self._snapshots = Snapshots(files.fs, files.folder, files.group_id)
-        self._closed = False
+        self._closed = self._is_deleted = False
         # Consumers that nobody has closed, with what they had fetched ahead. The garbage collector
         # leaves them here: it may have interrupted somebody who has the turn.
         self._dropped: deque[tuple[str, list[Any]]] = deque()
@@ -145,6 +147,7 @@ class Group(Generic[S]):
         self._alive = fs.lock(side_path(folder, _ALIVE + self._handle))
         self._alive.acquire()
         self._mine: set[str] = set()
+        self._looked_s = 0.0  # when we last looked for the dead
 
     def disown(self) -> None:
         """We are in a forked child: what is open is the parent's."""
@@ -165,7 +168,7 @@ class Group(Generic[S]):
         try:
             return self._journal.catch_up(self.state.apply)
         except Deleted:
-            self._closed = True
+            self._is_deleted = True
             raise Closed(f"the group {self.id!r} was deleted") from None
 
     def _follow(self) -> None:
@@ -264,18 +267,23 @@ class Group(Generic[S]):
             self._compact_at = 2 * journal.ops
             logger.warning("%s: cannot write a snapshot: %s", self.files.folder, error)
 
-    def _snapshot(self) -> None:
+    def _snapshot(self, *, is_last: bool = False) -> None:
+        """`is_last`: no journal is to follow, and FluxMQ is to find all of its files."""
         journal, files = self._journal, self.files
         generation = journal.generation + 1
         journal.begin_next(sync=files.is_durable)
-        snapshot = Snapshot(*self.state.dump())
-        self._snapshots.write(generation, snapshot, files.clock.wall_ms(), sync=files.is_durable)
+        self._snapshots.write(
+            generation,
+            Snapshot(*self.state.dump()),
+            files.clock.wall_ms(),
+            sync=files.is_durable,
+            all_shards=is_last,
+        )
         self._sync_names()
         self._is_stale = True  # whatever happens here, the files know
         journal.put_next()
         self._sync_names()  # the journal first: it says which of the files count
         self._snapshots.install(generation)
-        self._sync_names()
         if not journal.open():
             raise OSError(errno.EIO, "the new journal cannot be read")
         self._is_stale = False
@@ -365,6 +373,15 @@ class Group(Generic[S]):
                 self.files.fs.unlink(side_path(self.files.folder, _ALIVE + handle))
         return dead
 
+    def look_for_the_dead(self) -> None:
+        """With the turn: now and then see whether other members are still there. What the dead had
+        is free then."""
+        now_s = time.monotonic()
+        if len(self.state.members) > len(self._mine) and now_s - self._looked_s > LOOK_AFTER_S:
+            self._looked_s = now_s
+            if self._bury_members():
+                self.ring()
+
     def _is_alive(self, info: dict[str, Any]) -> bool:
         if info["handle"] == self._handle:
             return True
@@ -383,14 +400,14 @@ class Group(Generic[S]):
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._closed or self._is_deleted
 
     def close(self) -> None:
         """Let go. The last one leaves files that need no journal, and that FluxMQ can read."""
         if self._closed:
             return
         try:
-            if not self._is_inherited:
+            if not self._is_inherited and not self._is_deleted:
                 self.tidy()
                 with self._turn:
                     for consumer in sorted(self._mine):
@@ -405,7 +422,8 @@ class Group(Generic[S]):
 
     def _export(self) -> None:
         self._bury_members()
-        self._snapshot()
+        self._snapshot(is_last=True)
+        self._sync_names()
         self._is_stale = True
         snapshot = Snapshot(*self.state.dump())
         if self.files.foreign is not None:
@@ -445,8 +463,9 @@ class Group(Generic[S]):
         self._journal.close()
 
     def check_open(self) -> None:
-        if self._closed:
-            raise Closed(f"the group {self.id!r} is closed")
+        if self.closed:
+            state = "was deleted" if self._is_deleted else "is closed"
+            raise Closed(f"the group {self.id!r} {state}")
 
 
 class _Turn:
@@ -459,7 +478,7 @@ class _Turn:
 
     def __enter__(self) -> None:
         group = self._group
-        if group._closed or group._is_inherited:
+        if group.closed or group._is_inherited:
             group.check_open()
             group._open()
         group._mutex.acquire()

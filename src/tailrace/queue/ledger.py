@@ -28,7 +28,7 @@ happened, not what was asked for; whether it may happen is decided before, with 
     reset    everything pending is dropped, and the cursor is `x`
     boot     the machine has started anew: `b` names the boot, `u` and `w` are its clocks' times
     options  `o`: what the group was made with
-    join     `c` came, `m` tells of it        leave    `c` went; `died`: it was killed
+    join     `c` came, `m` tells of it        leave    `c` went; `died`: so its leases are over
 
 A lease is named by the offset, the `attempt` (how often the message was claimed) and the `epoch`
 (how often everything was dropped), so an old one is never taken for a new one.
@@ -409,7 +409,16 @@ class Ledger:
         self.members[op["c"]] = op["m"]
 
     def _leave(self, op: Op) -> None:
-        self.members.pop(op["c"], None)
+        consumer = op["c"]
+        self.members.pop(consumer, None)
+        if "died" not in op:
+            return
+        for offset, lease in self.pending.items():
+            if lease.holder == consumer and lease.state in (CLAIMED, LEASED):
+                self.pending[offset] = Lease(
+                    lease.state, 0, "", lease.attempt, lease.count, lease.strikes, lease.error
+                )
+                heapq.heappush(self._ready, offset)
 
     def _tidy(self) -> None:
         """Nothing is kept of what was settled long ago."""

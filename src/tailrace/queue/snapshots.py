@@ -51,36 +51,38 @@ class Snapshots:
         self._folder = folder
         self._group_id = group_id
 
-    def write(self, generation: int, snapshot: Snapshot, now_ms: int, *, sync: bool) -> None:
-        """Write it under names that do not count yet."""
-        state, entries = snapshot.state, snapshot.entries
-        committed = state["committed"]
-        self._write_new(
-            STATE,
-            {
-                "version": generation,
-                "group_id": self._group_id,
-                "state": {
-                    "AckFloor": max(committed - 1, 0),
-                    "Cursor": state["cursor"],
-                    "Delivered": state.get("delivered", 0),
-                    "CreatedAt": state.get("created_ms") or now_ms,
-                    "UpdatedAt": now_ms,
-                },
-                "saved_at": now_ms,
-                "tailrace": state,
-            },
-            sync,
-        )
+    def write(
+        self,
+        generation: int,
+        snapshot: Snapshot,
+        now_ms: int,
+        *,
+        sync: bool,
+        all_shards: bool = False,
+    ) -> None:
+        """Write it under names that do not count yet; shards without entries only if asked for:
+        each has to be synced."""
         shards: list[dict[str, Any]] = [{} for _ in range(SHARDS)]
-        for offset, entry in entries.items():
+        for offset, entry in snapshot.entries.items():
             shared = {"o": offset, "d": now_ms, "l": now_ms, **entry}
             if entry["n"] > _COUNT_MOST:  # FluxMQ would not read the file
                 shared |= {"n": _COUNT_MOST, "count": entry["n"]}
             shards[offset % SHARDS][str(offset)] = shared
-        for number, shard in enumerate(shards):
-            document = {"version": generation, "shard_id": number, "entries": shard}
+        written = [number for number, shard in enumerate(shards) if shard or all_shards]
+        for number in written:
+            document = {"version": generation, "shard_id": number, "entries": shards[number]}
             self._write_new(pel_name(number), {**document, "saved_at": now_ms}, sync)
+        state = snapshot.state
+        shown = {
+            "AckFloor": max(state["committed"] - 1, 0),
+            "Cursor": state["cursor"],
+            "Delivered": state.get("delivered", 0),
+            "CreatedAt": state.get("created_ms") or now_ms,
+            "UpdatedAt": now_ms,
+        }
+        document = {"version": generation, "group_id": self._group_id, "state": shown}
+        ours = {"saved_at": now_ms, "tailrace": {**state, "shards": written}}
+        self._write_new(STATE, {**document, **ours}, sync)
 
     def _write_new(self, name: str, document: dict[str, Any], sync: bool) -> None:
         body = _encode(document).encode()
@@ -107,7 +109,7 @@ class Snapshots:
             )
         entries: dict[int, dict[str, Any]] = {}
         damaged = []
-        for number in range(SHARDS):
+        for number in state["tailrace"].pop("shards"):
             shard = self._read(pel_name(number))
             if shard is None or shard["version"] != generation:
                 damaged.append(number)

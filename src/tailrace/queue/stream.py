@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -20,7 +19,6 @@ from tailrace.queue.stream_ledger import StreamLedger
 __all__ = ["StreamGroup", "StreamSettler", "WorkGroup"]
 
 _SCAN_MOST = 4096
-_LOOK_FOR_THE_DEAD_S = 1.0
 
 # The name and the committed offset of a stream's primary group, if it has one.
 WorkGroup = Callable[[], tuple[str, int] | None]
@@ -37,7 +35,6 @@ class StreamGroup(Group[StreamLedger]):
         self._log = log
         self._work = work
         self._selection = Selection(queue, files.group_id, pattern, files.clock)
-        self._looked_s = 0.0
         super().__init__(files)
 
     def _open(self) -> None:
@@ -64,7 +61,8 @@ class StreamGroup(Group[StreamLedger]):
             ops: list[Op] = []
             if done is not None:
                 ops.append({"t": "done", "c": consumer, "x": done})
-            self._reclaim(consumer)
+            if state.has_others(consumer):
+                self.look_for_the_dead()
             is_back = bool(state.back)
             first, end = state.back[0] if is_back else (state.cursor, None)
             records, behind, more = self._read(first, end, limit)
@@ -98,13 +96,6 @@ class StreamGroup(Group[StreamLedger]):
             report_lost(self._feed, self.id)
         more = len(chosen) < limit and (position == end or looked_at >= max(limit, _SCAN_MOST))
         return chosen, position, more
-
-    def _reclaim(self, consumer: str) -> None:
-        """With the turn: now and then see whether those who are at something are still there."""
-        now_s = time.monotonic()
-        if self.state.has_others(consumer) and now_s - self._looked_s > _LOOK_FOR_THE_DEAD_S:
-            self._looked_s = now_s
-            self._bury_members()
 
     @property
     def has_others(self) -> bool:

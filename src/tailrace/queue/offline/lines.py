@@ -7,8 +7,8 @@ in the room that is kept ahead.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 from tailrace.queue.journal import Op, parse_line
 
@@ -69,10 +69,10 @@ def read_journal(data: bytes) -> Journal:
     """What is in the file. FluxMQ's lines have no checksum: they are whole if they make sense."""
     written = data.rstrip(b"\0")
     room = len(data) - len(written)
-    is_ours = any(
-        line.ops or line.text.startswith(b'{"k":"') for line in _split(written, _parse_ours)
-    )
-    lines = list(_split(written, _parse_ours if is_ours else _parse_fluxmq))
+    lines = list(_split(written, _parse_ours))
+    is_ours = any(line.ops or line.text.startswith(b'{"k":"') for line in lines)
+    if not is_ours:
+        lines = [line for line in _split(written, _parse_fluxmq) if line.text]
     whole = len(lines)
     if is_ours:
         while whole and not lines[whole - 1].ops:
@@ -84,22 +84,18 @@ def read_journal(data: bytes) -> Journal:
     return Journal(is_ours, has_begin, lines[:whole], lines[whole:], room)
 
 
-def _split(data: bytes, parse: Any) -> Iterator[Line]:
+def _split(data: bytes, parse: Callable[[bytes], tuple[Op, ...]]) -> Iterator[Line]:
     position = 0
-    for line in data.splitlines(keepends=True) if b"\r" not in data else _with_ends(data):
-        has_end = line.endswith(b"\n")
-        text = line[:-1] if has_end else line
-        bare = text.lstrip(b"\0")
-        zeros = len(text) - len(bare)
-        yield Line(position, bare, parse(bare) if has_end else (), zeros, has_end)
-        position += len(line)
-
-
-def _with_ends(data: bytes) -> list[bytes]:
-    """Lines as `splitlines` has them, but that only a newline ends one."""
-    lines = [line + b"\n" for line in data.split(b"\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
+    *lines, rest = data.split(b"\n")
+    for line in lines:
+        text = line.lstrip(b"\0")
+        yield Line(position, text, parse(text), len(line) - len(text))
+        position += len(line) + 1
+    if rest:
+        text = rest.lstrip(b"\0")
+        # One of ours without its end is not written yet; FluxMQ takes it as it is.
+        ops = () if parse is _parse_ours else parse(text)
+        yield Line(position, text, ops, len(rest) - len(text), has_end=False)
 
 
 def _parse_ours(text: bytes) -> tuple[Op, ...]:
@@ -118,9 +114,10 @@ def _parse_fluxmq(text: bytes) -> tuple[Op, ...]:
         position = 0
         while position < len(line):
             op, position = _decode(line, position)
-            if not isinstance(op, dict) or op.get("t") not in FLUXMQ_OPS:
+            kind = op.get("t") if isinstance(op, dict) else None
+            if type(kind) is not int or kind not in FLUXMQ_OPS:
                 return ()
             found.append(op)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, RecursionError):
         return ()
     return tuple(found)
