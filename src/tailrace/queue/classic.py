@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from tailrace.errors import ConfigError, LeaseLost, TailraceError
-from tailrace.kernel import Record
 from tailrace.log.log import Log
 from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
@@ -147,9 +146,10 @@ class ClassicGroup(Group[Ledger]):
         until_ms: int,
         handed: bool,
     ) -> int:
-        """With the turn: claim pending messages that are ready again, as far as they exist."""
-        ledger = self.state
-        records = self._read_again(again)
+        """With the turn: claim pending messages that are ready again, as far as they exist, and
+        have not expired meanwhile."""
+        ledger, takes = self.state, self._selection.takes
+        records = [record for record in self._feed.read_at(again) if takes(record)]
         offsets: list[int] = [record.offset for record in records]  # type: ignore[misc]
         ops = self._ops_of_spent(spent, until_ms)
         if len(offsets) < len(again):
@@ -199,10 +199,6 @@ class ClassicGroup(Group[Ledger]):
     def has_others(self) -> bool:
         """Has anybody else a lease? Then it may die, and leave us what it had."""
         return bool(self.state.pending) and len(self.state.members) > len(self._mine)
-
-    def _read_again(self, offsets: list[int]) -> list[Record]:
-        found = (self._feed.read_one(offset) for offset in offsets)
-        return [record for record in found if record is not None]
 
     def _ops_of_spent(self, spent: list[int], until_ms: int) -> list[Op]:
         """From here on they belong to the dead letters, and to us until that is done."""
@@ -386,22 +382,19 @@ class ClassicGroup(Group[Ledger]):
 
     def _finish(self, offset: int) -> None:
         """Bury a message that nobody holds. If that fails, it is tried again in a while."""
-        lease, record = self.state.pending.get(offset), self._log_record(offset)
+        with self._turn:
+            lease, found = self.state.pending.get(offset), self._feed.read_at([offset])
         if lease is None:
             return
         try:
-            if record is not None and self._office.settings.dlq.enabled:
+            if found and self._office.settings.dlq.enabled:
                 message = Message(
-                    self.queue, record, None, lease.attempt, delivery_count=lease.count
+                    self.queue, found[0], None, lease.attempt, delivery_count=lease.count
                 )
                 self._office.bury(message, self.id, lease.error)
             self._settle_dead([offset])
         except (TailraceError, OSError) as error:
             logger.error("%s:%d cannot become a dead letter: %s", self.queue, offset, error)
-
-    def _log_record(self, offset: int) -> Record | None:
-        with self._turn:
-            return self._feed.read_one(offset)
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -412,7 +405,7 @@ class ClassicGroup(Group[Ledger]):
             ledger, now_ms = self.state, clock.boot_ms()
             due = [o for o, lease in ledger.pending.items() if ledger.is_due(lease, now_ms)][:limit]
             found = []
-            for record in self._read_again(due):
+            for record in self._feed.read_at(due):
                 lease = ledger.pending[record.offset]  # type: ignore[index]
                 found.append(Message(self.queue, record, None, 0, 0, lease.count, lease.error))
             if len(found) < limit:
@@ -427,8 +420,9 @@ class ClassicGroup(Group[Ledger]):
         with self._turn:
             offsets, cursor = list(self.state.pending), self.state.cursor
         for offset in offsets:
-            record = self._log_record(offset)
-            if record is not None:
+            with self._turn:
+                found = self._feed.read_at([offset])
+            for record in found:
                 yield Message(self.queue, record, None, 0, 0, 0)
         for record in self._log.read(max(cursor, self._log.start_offset)):
             if self._selection.takes(record):

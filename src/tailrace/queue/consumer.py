@@ -193,24 +193,31 @@ class Consumer(_Receiver):
 
     # --- many at once -----------------------------------------------------------------------
 
+    def _ours(self, messages: Iterable[Message]) -> list[Message]:
+        messages = list(messages)
+        for message in messages:
+            if message.settler is not self._group:
+                raise ValueError(f"{message!r} is not of the group {self.group!r}")
+        return messages
+
     def ack(self, messages: Iterable[Message]) -> None:
         """Ack messages of this group, in one step. `LeaseLost` names those that were lost; the
         others are acked all the same."""
-        self._group.ack(list(messages))
+        self._group.ack(self._ours(messages))
 
     def nack(
         self, messages: Iterable[Message], delay: float | str | None = None, error: str = ""
     ) -> None:
-        self._group.nack(list(messages), delay, error)
+        self._group.nack(self._ours(messages), delay, error)
 
     def reject(self, messages: Iterable[Message], reason: str = "") -> None:
-        self._group.reject(list(messages), reason)
+        self._group.reject(self._ours(messages), reason)
 
     def release(self, messages: Iterable[Message]) -> None:
-        self._group.release(list(messages))
+        self._group.release(self._ours(messages))
 
     def extend(self, messages: Iterable[Message], seconds: float | str | None = None) -> None:
-        self._group.extend(list(messages), seconds)
+        self._group.extend(self._ours(messages), seconds)
 
     # --- the end ----------------------------------------------------------------------------
 

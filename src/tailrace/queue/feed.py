@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.kernel import Record
 from tailrace.log.log import Log
 from tailrace.log.portions import Portions
 from tailrace.log.reader import Reader, View
+from tailrace.queue.runs import runs_of
 
 __all__ = ["Feed"]
 
@@ -103,14 +105,19 @@ class Feed:
         self._portions = None
         self._tailing.seek(offset)
 
-    def read_one(self, offset: int) -> Record | None:
-        """The record at an offset; `None` if there is none any more."""
-        try:
-            for record in self._log.read(offset, offset + 1):
-                return record
-        except (OffsetOutOfRange, Corrupt):
-            return None
-        return None
+    def read_at(self, offsets: Sequence[int]) -> list[Record]:
+        """The records at some offsets, which rise: those that are still there."""
+        found: list[Record] = []
+        runs = runs_of(offsets) if offsets else []
+        for first, count in zip(runs[::2], runs[1::2], strict=True):
+            try:
+                found += self._log.read(first, first + count)
+            except (OffsetOutOfRange, Corrupt):
+                found = [record for record in found if record.offset < first]  # type: ignore[operator]
+                for offset in range(first, first + count):
+                    with contextlib.suppress(OffsetOutOfRange, Corrupt):
+                        found += self._log.read(offset, offset + 1)
+        return found
 
     def close(self) -> None:
         self._portions = None

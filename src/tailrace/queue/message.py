@@ -138,7 +138,6 @@ class Message:
     """
 
     __slots__ = (
-        "_settler",
         "attempt",
         "delivery_count",
         "epoch",
@@ -147,6 +146,7 @@ class Message:
         "queue",
         "record",
         "settled",
+        "settler",
     )
 
     def __init__(
@@ -162,7 +162,7 @@ class Message:
         self.queue = queue
         self.record = record
         self.offset: int = record.offset  # type: ignore[assignment]
-        self._settler = settler
+        self.settler = settler
         self.attempt = attempt
         self.epoch = epoch
         self.delivery_count = delivery_count
@@ -229,8 +229,8 @@ class Message:
             "offset": self.offset,
             "x-source-topic": self.topic or address_of(self.queue),
         }
-        if self._settler is not None:
-            properties |= self._settler.properties(self)
+        if self.settler is not None:
+            properties |= self.settler.properties(self)
         return properties
 
     def __repr__(self) -> str:
@@ -292,9 +292,9 @@ class Message:
                 raise
 
     def _settling(self) -> Settler:
-        if self._settler is None:
+        if self.settler is None:
             raise LeaseLost(f"{self.message_id} was only looked at: nobody has a lease on it")
-        return self._settler
+        return self.settler
 
 
 _LONGEST_ERROR = 1000
