@@ -138,9 +138,10 @@ def test_a_store_is_named(run: Run, log: Path, tmp_path: Path) -> None:
     folder.parent.mkdir(parents=True)
     log.rename(folder)
     for store in (tmp_path / "data", tmp_path / "data" / "queue"):
-        result = run("verify", store)
+        result = run("locks", store)
         assert result.exit_code == 2
         assert str(folder) in result.stderr
+        assert "orders: 36 records in 12 batches" in run("verify", store).stdout
 
 
 def test_a_traceback_on_request(tmp_path: Path) -> None:

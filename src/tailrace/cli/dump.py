@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from tailrace.cli import dump_segment, dump_side, dump_text
+from tailrace.cli import dump_queue, dump_segment, dump_side, dump_text
 from tailrace.cli.dump_segment import Item
 from tailrace.cli.output import print_json
 from tailrace.errors import TailraceError
@@ -38,11 +38,12 @@ _SIDE = ", ".join(dump_side.NAMES)
 def dump(
     files: tuple[str, ...], records: bool, start: int, limit: int | None, as_json: bool
 ) -> None:
-    """Show what is in files of a log.
+    """Show what is in files of a log, or of a store.
 
     A FILE is a segment (.seg), an index (.idx, .tix), bytes in quarantine (.cut), or a file of a
-    log's .tailrace folder. Damage is shown, and dumping goes on behind it. It takes no lock, so a
-    log that is being written can be looked at; its last batch may then look torn.
+    .tailrace folder; of a store also queues.json, a group's ops.log, state.json and pel_<n>.json,
+    and its file in groups. Damage is shown, and dumping goes on behind it. It takes no lock, so
+    what is being written can be looked at; its end may then look torn.
     """
     # A name that is wrong is an error before anything is shown.
     found = [(file, _items(file, records, start, limit)) for file in files]
@@ -69,9 +70,12 @@ def _items(path: str, records: bool, start: int, limit: int | None) -> Iterator[
         return dump_segment.batches(fs, path, records=records, start=start, limit=limit)
     if extension in (".idx", ".tix"):
         return dump_segment.entries(fs, path, start=start, limit=limit)
+    of_store = dump_queue.reader_of(path)
+    if of_store is not None:
+        return of_store(fs, path, start=start, limit=limit)
     if name in dump_side.NAMES:
         return dump_side.side_file(fs, path, limit=limit)
     raise TailraceError(
-        f"{path}: not a file of a log by its name; dump knows .seg, .idx, .tix, .cut, and in "
-        f".tailrace {_SIDE}"
+        f"{path}: not a file of a log or a store by its name; dump knows .seg, .idx, .tix, .cut, "
+        f"{dump_queue.KNOWN}, and in .tailrace {_SIDE}"
     )

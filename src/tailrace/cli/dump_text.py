@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
+from tailrace.cli import dump_queue_text
 from tailrace.cli.output import as_text, as_time
 from tailrace.log.offline.words import counted, offsets
 
@@ -98,6 +99,8 @@ def _checked(item: dict[str, Any]) -> str:
     text = f"  {place}checksum {item['checksum']}"
     if "sequence" in item:
         text += f"  sequence {item['sequence']}"
+    if "fault" in item:
+        text += f"\n  !! {item['fault']}"
     if "text" in item:
         return f"{text}\n    {item['text'].strip()}"
     for key, value in item.get("contents", {}).items():
@@ -131,4 +134,5 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "seal": _checked,
     "gap": _checked,
     "member": _member,
+    **dump_queue_text.LINES,
 }

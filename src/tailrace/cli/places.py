@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tailrace.errors import Locked, TailraceError
 from tailrace.log.sidefiles import FOLDER, side_path
 
-__all__ = ["find_log", "refuse_store", "written_by_nobody_else"]
+__all__ = ["find_log", "find_store", "refuse_store", "written_by_nobody_else"]
 
 _SEGMENT = re.compile(r"\d{20}\.seg")
 _SIDE_FILES = ("log.json", "watermark")  # a store's `.tailrace` has neither
@@ -26,10 +26,27 @@ def find_log(given: str) -> str:
         )
     if _is_log(given):
         return given
-    below = os.path.join(given, "segments")
-    if os.path.isdir(below) and _is_log(below):
-        return below
+    if _is_log_below(given):
+        return os.path.join(given, "segments")
     raise TailraceError(f"{given} holds no log: there are no .seg files in it{_hint(given)}")
+
+
+def find_store(given: str) -> str | None:
+    """The folder with a store's `config` and `queues`: the one that was given, or `queue` in it;
+    `None` if it is no store, and perhaps a log."""
+    if not os.path.isdir(given) or _is_log(given) or _is_log_below(given):
+        return None
+    from tailrace.log.fs import OsFileSystem
+    from tailrace.queue.layout import find_root
+
+    root = find_root(OsFileSystem(), given)
+    names = (os.path.join("config", "queues.json"), "queues")
+    return root if any(os.path.exists(os.path.join(root, name)) for name in names) else None
+
+
+def _is_log_below(folder: str) -> bool:
+    below = os.path.join(folder, "segments")
+    return os.path.isdir(below) and _is_log(below)
 
 
 def _is_log(folder: str) -> bool:

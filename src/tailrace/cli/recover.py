@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tailrace.cli.output import print_json, print_rows, progress_bar
-from tailrace.cli.places import find_log, written_by_nobody_else
+from tailrace.cli.places import find_log, find_store, written_by_nobody_else
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.repair import RecoveryReport
 from tailrace.log.offline.repair import recover as recover_log
@@ -21,19 +21,34 @@ __all__ = ["recover"]
 def recover(context: click.Context, directory: str, apply: bool, as_json: bool) -> None:
     """Repair a log and accept what is lost.
 
-    DIR is the folder with the .seg files, or one that has it as `segments`. Damaged bytes are moved
-    to .tailrace/quarantine, everything readable is kept, and readers step over what is missing from
-    then on. Without --apply nothing is changed, and the exit code is 1 if there is something to
-    do. It is 0 if there is nothing (left) to do, and 2 if it could not be done.
+    DIR is the folder with the .seg files, or one that has it as `segments`; or a store, of which
+    each queue's log is repaired. Damaged bytes are moved to .tailrace/quarantine, everything
+    readable is kept, and readers step over what is missing from then on. Without --apply nothing is
+    changed, and the exit code is 1 if there is something to do. It is 0 if there is nothing (left)
+    to do, and 2 if it could not be done.
     """
-    folder = find_log(directory)
-    with progress_bar("recover") as progress, written_by_nobody_else(folder):
-        report = recover_log(OsFileSystem(), folder, apply=apply, progress=progress)
-    if as_json:
-        _print_json(report)
-    else:
-        _print_text(report)
-    context.exit(1 if report.actions and not report.applied else 0)
+    is_left = False
+    for folder in _logs(directory):
+        with progress_bar("recover") as progress, written_by_nobody_else(folder):
+            report = recover_log(OsFileSystem(), folder, apply=apply, progress=progress)
+        if as_json:
+            _print_json(report)
+        else:
+            _print_text(report)
+        is_left = is_left or bool(report.actions and not report.applied)
+    context.exit(1 if is_left else 0)
+
+
+def _logs(directory: str) -> list[str]:
+    store = find_store(directory)
+    if store is None:
+        return [find_log(directory)]
+    from tailrace.queue.offline.verify import logs_of
+
+    logs = logs_of(OsFileSystem(), store)
+    if not logs:
+        click.echo(f"{store}: none of its queues has a log", err=True)
+    return logs
 
 
 def _print_json(report: RecoveryReport) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from tailrace.cli import verify_store
 from tailrace.cli.output import print_json, print_rows, progress_bar
-from tailrace.cli.places import find_log
+from tailrace.cli.places import find_log, find_store
+from tailrace.cli.verify_store import and_notes, place_of, writing
 from tailrace.log.fs import OsFileSystem
-from tailrace.log.offline.findings import Finding
 from tailrace.log.offline.verify import VerifyReport
 from tailrace.log.offline.verify import verify as verify_log
 from tailrace.log.offline.words import counted, offsets
@@ -21,12 +22,16 @@ __all__ = ["verify"]
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
 @click.pass_context
 def verify(context: click.Context, directory: str, as_json: bool) -> None:
-    """Check every batch, index and side file of a log.
+    """Check every file of a log, or of a store.
 
-    DIR is the folder with the .seg files, or one that has it as `segments`. Nothing is changed; the
-    log should not be written to meanwhile: what is just being appended may look torn. The exit code
-    is 0 if there is no problem, 1 if there is one, and 2 if the log cannot be read.
+    DIR is the folder with the .seg files, or one that has it as `segments`; or a store, of which
+    every queue and every group is checked. Nothing is changed; it should not be written to
+    meanwhile: what is just being appended may look torn. The exit code is 0 if there is no problem,
+    1 if there is one, and 2 if it cannot be read.
     """
+    store = find_store(directory)
+    if store is not None:
+        context.exit(0 if verify_store.run(store, as_json=as_json) else 1)
     folder = find_log(directory)
     with progress_bar("verify") as progress:
         report = verify_log(OsFileSystem(), folder, progress)
@@ -61,7 +66,7 @@ def _print_json(report: VerifyReport) -> None:
 
 def _print_text(report: VerifyReport) -> None:
     if report.findings:
-        print_rows((f.severity, _place(f), f.message) for f in report.findings)
+        print_rows((f.severity, place_of(f), f.message) for f in report.findings)
         click.echo()
     click.echo(
         f"{report.folder}: {counted(report.records, 'record')} in "
@@ -71,24 +76,10 @@ def _print_text(report: VerifyReport) -> None:
         else f"{report.folder}: no records; the next offset is {report.end_offset}"
     )
     if report.ok:
-        click.echo(f"no problems{_and_notes(report)}")
+        click.echo(f"no problems{and_notes(report)}")
     else:
-        click.echo(f"{counted(len(report.problems), 'problem')}{_and_notes(report)}")
+        click.echo(f"{counted(len(report.problems), 'problem')}{and_notes(report)}")
     if report.writers:
-        advice = "" if report.ok else "; verify it again when nobody does"
-        more = f" and {len(report.writers) - 1} more" if len(report.writers) > 1 else ""
-        writer = report.writers[0]
-        verb = "are" if more else "is"
-        click.echo(f"pid {writer.pid} on {writer.host}{more} {verb} writing to it{advice}")
+        click.echo(writing(report.writers, ok=report.ok))
     elif not report.ok:
         click.echo(f"see what can be done: tailrace recover {report.folder}")
-
-
-def _place(finding: Finding) -> str:
-    if finding.position is None:
-        return finding.path
-    return f"{finding.path}:{finding.position}"
-
-
-def _and_notes(report: VerifyReport) -> str:
-    return f", {counted(len(report.notes), 'note')}" if report.notes else ""

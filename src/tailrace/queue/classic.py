@@ -12,12 +12,13 @@ from tailrace.errors import ConfigError, LeaseLost, TailraceError
 from tailrace.log.log import Log
 from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
-from tailrace.queue.group import Group, GroupFiles
+from tailrace.queue.group import Group
+from tailrace.queue.group_files import GroupFiles, plain_name
 from tailrace.queue.journal import Op
 from tailrace.queue.ledger import CLAIMED, LEASED, STATES, Lease, Ledger
 from tailrace.queue.message import Message
 from tailrace.queue.runs import runs_of
-from tailrace.queue.scanning import Scanner, Selection
+from tailrace.queue.scanning import Scanner, Selection, excess
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.snapshots import Snapshot
 from tailrace.units import parse_duration
@@ -77,6 +78,11 @@ class ClassicGroup(Group[Ledger]):
         self._feed = Feed(self._log)
         self._scanner = Scanner(self._feed, self._selection, self.id)
 
+    def _check_state(self) -> None:
+        op = excess(self.state, self._log, self.id)
+        if op is not None:
+            self.commit(op)
+
     def _make(self) -> Ledger:
         return Ledger()
 
@@ -117,6 +123,7 @@ class ClassicGroup(Group[Ledger]):
         now_ms = clock.boot_ms()
         until_ms = now_ms + (settings.visibility_timeout_ms if lease_ms is None else lease_ms)
         spent: list[int] = []
+        has_changed = False
         with self._turn:
             ledger = self.state
             if ledger.has_ready(now_ms):
@@ -128,14 +135,15 @@ class ClassicGroup(Group[Ledger]):
                 except BaseException:
                     ledger.put_back(again + spent)
                     raise
-                limit = 0 if is_suspect else limit - count
+                limit = 0 if is_suspect and count else limit - count
+                has_changed = bool(again)
             more = limit > 0 and self._claim_new(into, consumer, limit, until_ms, handed)
             if not into and ledger.pending:
                 self.look_for_the_dead()
             due_ms = ledger.next_due_ms()
         for offset in spent:
             self._finish(offset)
-        return more or bool(spent), due_ms
+        return more or has_changed or bool(spent), due_ms
 
     def _claim_again(
         self,
@@ -409,10 +417,17 @@ class ClassicGroup(Group[Ledger]):
                 lease = ledger.pending[record.offset]  # type: ignore[index]
                 found.append(Message(self.queue, record, None, 0, 0, lease.count, lease.error))
             if len(found) < limit:
-                wanted = limit - len(found)
-                taken = self._feed.take(ledger.cursor, wanted)
-                scan = self._scanner.scan(ledger, *taken, wanted)
-                found += [Message(self.queue, r, None, 0, 0, 0) for r in scan.records]
+                found += self._peek_ahead(limit - len(found))
+        return found
+
+    def _peek_ahead(self, limit: int) -> list[Message]:
+        found: list[Message] = []
+        cursor, more = self.state.cursor, True
+        while more and len(found) < limit:
+            wanted = limit - len(found)
+            scan = self._scanner.scan(self.state, *self._feed.take(cursor, wanted), wanted)
+            found += [Message(self.queue, record, None, 0, 0, 0) for record in scan.records]
+            cursor, more = scan.cursor, scan.more
         return found
 
     def unsettled(self) -> Iterator[Message]:
@@ -440,7 +455,8 @@ class ClassicGroup(Group[Ledger]):
             if lease.state in (CLAIMED, LEASED) and lease.until <= now_ms:
                 state = "expired"
             left = max(lease.until - now_ms, 0) / 1000
-            yield Pending(offset, lease.holder, state, lease.count, left, lease.error)
+            holder = plain_name(lease.holder)
+            yield Pending(offset, holder, state, lease.count, left, lease.error)
 
     def progress(self) -> tuple[int, int]:
         """Cursor and committed offset, as of now."""

@@ -150,8 +150,13 @@ class Consumer(_Receiver):
         self._ahead: deque[Message] = deque()
         self._on_close = on_close
         self.id = id or new_consumer_id()
-        group.join(self.id)
-        self._finalizer = weakref.finalize(self, _drop, group, self.id, self._ahead, tail)
+        self._join()
+
+    def _join(self) -> None:
+        self._member = self._group.join(self.id)
+        self._finalizer = weakref.finalize(
+            self, _drop, self._group, self._member, self._ahead, self._tail
+        )
 
     def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
         if self._pid != os.getpid():
@@ -162,12 +167,12 @@ class Consumer(_Receiver):
             fetched: list[Message] = []
             try:
                 more, due_ms = group.claim(
-                    fetched, self.id, self._prefetch, self._lease_ms, handed=False
+                    fetched, self._member, self._prefetch, self._lease_ms, handed=False
                 )
             finally:
                 ahead.extend(fetched)
         elif not ahead:
-            more, due_ms = group.claim(into, self.id, limit, self._lease_ms)
+            more, due_ms = group.claim(into, self._member, limit, self._lease_ms)
         if ahead:
             chosen = [ahead.popleft() for _ in range(min(limit, len(ahead)))]
             into += group.hand(chosen, self._lease_ms)
@@ -185,11 +190,7 @@ class Consumer(_Receiver):
         self._pid = os.getpid()
         self._ahead.clear()
         self._finalizer.detach()
-        self.id = new_consumer_id()
-        self._group.join(self.id)
-        self._finalizer = weakref.finalize(
-            self, _drop, self._group, self.id, self._ahead, self._tail
-        )
+        self._join()
 
     # --- many at once -----------------------------------------------------------------------
 
@@ -274,56 +275,68 @@ class StreamConsumer(_Receiver):
         self._begin()
 
     def _begin(self) -> None:
-        self.position: int | None = None  # behind what the caller has got
-        self._past: int | None = None  # behind what it has moved past
+        self._got: list[int] = []  # first, behind, …: what the caller has, and has not moved past
+        self._past: list[int] = []  # what it has moved past, and we have not committed
         self._epoch = -1
-        self._settler = StreamSettler(self._group, self.id, self.auto_commit)
-        self._group.join(self.id)
-        self._finalizer = weakref.finalize(self, _drop_stream, self._group, self.id, self._tail)
+        self._member = self._group.join(self.id)
+        self._settler = StreamSettler(self._group, self._member, self.auto_commit)
+        self._finalizer = weakref.finalize(
+            self, _drop_stream, self._group, self._member, self._tail
+        )
 
     def receive(self, max: int = 1, wait: float | None = 0.0) -> list[Message]:
-        self._past = self.position
+        self._move_on()
         return super().receive(max, wait)
 
     def look_now(self, max: int) -> tuple[list[Message], float | None]:
-        self._past = self.position
+        self._move_on()
         return super().look_now(max)
+
+    def _move_on(self) -> None:
+        """To ask for more says that one is done with what one has."""
+        for first, behind in zip(self._got[::2], self._got[1::2], strict=True):
+            _extend(self._past, first, behind)
+        self._got = []
 
     def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._finalizer.detach()
-            self.id = new_consumer_id()
             self._begin()
         group = self._group
-        done = None
-        if self.auto_commit and self._past is not None:
+        done: list[int] = []
+        if self.auto_commit and self._past:
             now_s = time.monotonic()
             if now_s - self._committed_s >= self._interval_s:
                 done, self._committed_s = self._past, now_s
-        messages, behind, more = group.take(self.id, limit, done=done, settler=self._settler)
-        if messages:
-            self._epoch = messages[0].epoch
-        self.position = behind
-        into += messages
+        taken = group.take(self._member, limit, done=done, epoch=self._epoch, settler=self._settler)
+        if taken.epoch != self._epoch:  # somebody has the group go on from somewhere else
+            self._got, self._past, self._epoch = [], [], taken.epoch
+        elif done:
+            self._past = []
+        if taken.behind > taken.first:
+            _extend(self._got, taken.first, taken.behind)
+        into += taken.messages
+        more = taken.more
         return more, LOOK_AFTER_S if group.has_others else None
 
     def commit(self, upto: Message | int | None = None) -> None:
         """What was received is processed: all of it, or up to a message (itself included), or below
         an offset. Returns when that is as durable as the queue's flush mode promises."""
-        behind = self.position
-        if isinstance(upto, Message):
-            behind = upto.offset + 1
-        elif upto is not None:
-            behind = upto
-        if behind is not None:
-            self._group.done(self.id, behind, self._epoch if self._epoch >= 0 else None)
+        if upto is None:
+            ranges = [*self._past, *self._got]
+            if ranges:
+                self._group.done(self._member, self._epoch, ranges=ranges)
+            self._past, self._got = [], []
+        else:
+            behind = upto.offset + 1 if isinstance(upto, Message) else upto
+            self._group.done(self._member, self._epoch, below=behind)
 
     def seek(self, start: Any, *, timestamp: int | None = None) -> None:
         """Have the whole group go on from somewhere else: an offset, "first", "last", "next",
         "offset=…", "timestamp=…", or the first message at or after `timestamp`."""
         self._group.seek(self._resolve(start, timestamp))
-        self.position = self._past = None
+        self._past, self._got = [], []
 
     @property
     def committed(self) -> int:
@@ -340,8 +353,8 @@ class StreamConsumer(_Receiver):
                 return
             self._closed = True
         try:
-            if self.auto_commit and self._past is not None and not self._group.closed:
-                self._group.done(self.id, self._past, self._epoch)
+            if self.auto_commit and self._past and not self._group.closed:
+                self._group.done(self._member, self._epoch, ranges=self._past)
         finally:
             self._finalizer()
             try:
@@ -355,6 +368,13 @@ class StreamConsumer(_Receiver):
 def _drop_stream(group: StreamGroup, consumer: str, tail: Tailing) -> None:
     tail.close()
     group.drop(consumer, [])
+
+
+def _extend(ranges: list[int], first: int, behind: int) -> None:
+    if ranges and ranges[-1] == first:
+        ranges[-1] = behind
+    else:
+        ranges += (first, behind)
 
 
 def _shorter(one: float | None, other: float | None) -> float | None:

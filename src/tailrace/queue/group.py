@@ -25,19 +25,30 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from tailrace.errors import Closed, OutcomeUnknown, TailraceError
-from tailrace.log.fs import FileSystem, remove_tree
 from tailrace.log.sidefiles import FOLDER, side_path
-from tailrace.queue.clock import Clock
+from tailrace.queue.group_files import (
+    ALIVE,
+    LOCK,
+    OPEN,
+    UNIQUE,
+    GroupFiles,
+    discard,
+    plain_name,
+    sweep,
+)
 from tailrace.queue.journal import Deleted, Journal, Op
 from tailrace.queue.snapshots import SHARDS, Snapshot, Snapshots
 
-__all__ = ["LOOK_AFTER_S", "Foreign", "Group", "GroupFiles", "Member", "State"]
+__all__ = [
+    "LOOK_AFTER_S",
+    "Group",
+    "Member",
+    "State",
+]
 
 logger = logging.getLogger("tailrace")
 
 LOOK_AFTER_S = 1.0  # how often to see whether somebody has died
-
-_LOCK, _OPEN, _BELL, _ALIVE = "lock", "open", "bell", "alive-"
 
 
 class State(Protocol):
@@ -60,37 +71,6 @@ class State(Protocol):
 
 
 S = TypeVar("S", bound=State)
-
-
-class Foreign(Protocol):
-    """The same group in another system's files."""
-
-    def load(self, exported: Snapshot | None) -> Snapshot | None:
-        """What the other system knows, if it is more than what we have `exported`."""
-
-    def export(self, snapshot: Snapshot) -> None:
-        """Leave it the group as it is."""
-
-    def forget(self) -> None:
-        """The group is deleted."""
-
-
-class GroupFiles(NamedTuple):
-    """Where a group is, and how durable it has to be."""
-
-    fs: FileSystem
-    folder: str
-    group_id: str
-    clock: Clock
-    is_sync: bool  # wait for acknowledgements to be on the disk
-    is_durable: bool  # else nothing is ever synced
-    compact_after: int
-    foreign: Foreign | None = None
-
-    @property
-    def bell(self) -> str:
-        """The file that is written to when somebody may want to look again."""
-        return side_path(self.folder, _BELL)
 
 
 class Member(NamedTuple):
@@ -139,14 +119,15 @@ class Group(Generic[S]):
         self._is_stale = True  # the state has to be loaded
         self._is_inherited = False
         self._compact_at = self.files.compact_after
-        self._lock = fs.lock(side_path(folder, _LOCK))
-        self._presence = fs.lock(side_path(folder, _OPEN))
+        self._lock = fs.lock(side_path(folder, LOCK))
+        self._presence = fs.lock(side_path(folder, OPEN))
         self._presence.acquire(shared=True)
         self._bell = fs.open(self.files.bell, write=True, create=True)
         self._handle = secrets.token_hex(8)
-        self._alive = fs.lock(side_path(folder, _ALIVE + self._handle))
+        self._alive = fs.lock(side_path(folder, ALIVE + self._handle))
         self._alive.acquire()
         self._mine: set[str] = set()
+        self._joined = 0
         self._looked_s = 0.0  # when we last looked for the dead
 
     def disown(self) -> None:
@@ -163,6 +144,8 @@ class Group(Generic[S]):
             self._reload()
         elif not self._catch_up():
             self._follow()
+        if self._journal.is_damaged:
+            self._keep_aside()
 
     def _catch_up(self) -> bool:
         try:
@@ -176,9 +159,10 @@ class Group(Generic[S]):
         than one."""
         generation = self._journal.generation
         self._is_stale = True
-        if not self._journal.open() or self._journal.generation != generation + 1:
+        journal = self._journal
+        if not journal.open() or journal.generation != generation + 1 or journal.is_other:
             self._reload()
-        elif self._journal.catch_up(self.state.apply):
+        elif self._catch_up():
             self._is_stale = False
         else:
             self._reload()
@@ -186,22 +170,31 @@ class Group(Generic[S]):
     def _reload(self) -> None:
         self._is_stale = True
         self._compact_at = self.files.compact_after
-        if self._journal.open():
-            if self._journal.generation:
-                self.state = self._restored(self._snapshots.load(self._journal.generation))
-            else:
+        if self._journal.open(lambda: self._snapshots.exported() or 0):
+            try:
+                if self._journal.generation:
+                    self.state = self._restored(self._snapshots.load(self._journal.generation))
+                else:
+                    self.state = self._make()
+                is_last = self._journal.load(self.state.apply)
+            except Deleted:  # and whoever did so was killed before the files were gone
                 self.state = self._make()
-            if not self._journal.load(self.state.apply):
-                self._snapshot()  # its replacement never came
+                self._snapshot(is_other=True)
+                is_last = True
+            if not is_last:
+                self._snapshot()  # the journal's replacement never came
         else:
             self._found()
         self._is_stale = False
+        self._forget_the_dead()
         boot, clock = self.files.fs.boot_id().hex(), self.files.clock
         if self.state.boot != boot:
             now = {"u": clock.boot_ms(), "w": clock.wall_ms()}
             self.commit({"t": "boot", "b": boot, **now})
-        if self._journal.is_damaged:
-            self._keep_aside()
+        self._check_state()
+
+    def _check_state(self) -> None:
+        """With the turn: see that the state goes with the queue."""
 
     def _found(self) -> None:
         """There is no journal: the group is new, was closed, or another system's."""
@@ -245,7 +238,10 @@ class Group(Generic[S]):
             self._journal.copy_to(path)
         fs.sync_dir(os.path.dirname(path))
         self._journal.is_damaged = False
-        self._snapshot()
+        # Others who have the group open know what was in the journal, and we don't; what they have
+        # claimed, somebody else may get.
+        self.commit({"t": "doubt"})
+        self._snapshot(is_other=True)
 
     def commit(self, *ops: Op) -> None:
         """With the turn: write what we do, and do it."""
@@ -267,11 +263,12 @@ class Group(Generic[S]):
             self._compact_at = 2 * journal.ops
             logger.warning("%s: cannot write a snapshot: %s", self.files.folder, error)
 
-    def _snapshot(self, *, is_last: bool = False) -> None:
-        """`is_last`: no journal is to follow, and FluxMQ is to find all of its files."""
+    def _snapshot(self, *, is_last: bool = False, is_other: bool = False) -> None:
+        """`is_last`: no journal is to follow, and FluxMQ is to find all of its files. `is_other`:
+        those who have followed the journal are at something else."""
         journal, files = self._journal, self.files
         generation = journal.generation + 1
-        journal.begin_next(sync=files.is_durable)
+        journal.begin_next(sync=files.is_durable, is_other=is_other)
         self._snapshots.write(
             generation,
             Snapshot(*self.state.dump()),
@@ -284,6 +281,7 @@ class Group(Generic[S]):
         journal.put_next()
         self._sync_names()  # the journal first: it says which of the files count
         self._snapshots.install(generation)
+        self._sync_names()  # or the names of the next snapshot might come before these
         if not journal.open():
             raise OSError(errno.EIO, "the new journal cannot be read")
         self._is_stale = False
@@ -320,7 +318,9 @@ class Group(Generic[S]):
 
     # --- members ----------------------------------------------------------------------------
 
-    def join(self, consumer: str) -> None:
+    def join(self, consumer: str) -> str:
+        """Come in; the name that claims are to have. It is nobody else's, whatever consumers call
+        themselves."""
         self.tidy()
         with self._turn:
             self._bury_members()
@@ -330,8 +330,11 @@ class Group(Generic[S]):
                 "since": self.files.clock.wall_ms(),
                 "handle": self._handle,
             }
-            self.commit({"t": "join", "c": consumer, "m": info})
-            self._mine.add(consumer)
+            self._joined += 1
+            name = f"{consumer}{UNIQUE}{self._handle}.{self._joined}"
+            self.commit({"t": "join", "c": name, "m": info})
+            self._mine.add(name)
+        return name
 
     def leave(self, consumer: str) -> None:
         with self._turn:
@@ -357,7 +360,9 @@ class Group(Generic[S]):
         """Who is there; the dead are seen here once, and then forgotten."""
         with self._turn:
             found = [
-                Member(name, info["pid"], info["host"], info["since"], self._is_alive(info))
+                Member(
+                    plain_name(name), info["pid"], info["host"], info["since"], self._is_alive(info)
+                )
                 for name, info in self.state.members.items()
             ]
             self._bury_members()
@@ -370,7 +375,7 @@ class Group(Generic[S]):
             handle = self.state.members[name]["handle"]
             self.commit({"t": "leave", "c": name, "died": True})
             with contextlib.suppress(OSError):
-                self.files.fs.unlink(side_path(self.files.folder, _ALIVE + handle))
+                self.files.fs.unlink(side_path(self.files.folder, ALIVE + handle))
         return dead
 
     def look_for_the_dead(self) -> None:
@@ -383,9 +388,11 @@ class Group(Generic[S]):
                 self.ring()
 
     def _is_alive(self, info: dict[str, Any]) -> bool:
-        if info["handle"] == self._handle:
-            return True
-        fs, path = self.files.fs, side_path(self.files.folder, _ALIVE + info["handle"])
+        return info["handle"] == self._handle or self._is_held(ALIVE + info["handle"])
+
+    def _is_held(self, name: str) -> bool:
+        """Has somebody the lock on a file?"""
+        fs, path = self.files.fs, side_path(self.files.folder, name)
         try:
             fs.stat(path)
         except FileNotFoundError:
@@ -395,6 +402,17 @@ class Group(Generic[S]):
             return not lock.acquire(wait=False)
         finally:
             lock.close()
+
+    def _forget_the_dead(self) -> None:
+        """Remove what is left of processes that died before they had a consumer."""
+        fs, folder = self.files.fs, os.path.join(self.files.folder, FOLDER)
+        known = {ALIVE + info["handle"] for info in self.state.members.values()}
+        known.add(ALIVE + self._handle)
+        names = [entry.name for entry in fs.list(folder) if entry.name.startswith(ALIVE)]
+        for name in sorted(set(names) - known):
+            if not self._is_held(name):
+                with contextlib.suppress(FileNotFoundError):
+                    fs.unlink(os.path.join(folder, name))
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -423,7 +441,6 @@ class Group(Generic[S]):
     def _export(self) -> None:
         self._bury_members()
         self._snapshot(is_last=True)
-        self._sync_names()
         self._is_stale = True
         snapshot = Snapshot(*self.state.dump())
         if self.files.foreign is not None:
@@ -433,19 +450,13 @@ class Group(Generic[S]):
 
     def delete(self) -> None:
         """Forget the group, for everybody: those who use it are told so."""
-        fs, folder = self.files.fs, self.files.folder
-        trash = os.path.join(os.path.dirname(folder), f".deleted-{self._handle}")
         try:
             with self._turn:
                 self._is_stale = True
-                if self.files.foreign is not None:
-                    self.files.foreign.forget()
-                self._journal.write([{"t": "deleted"}])
-                fs.rename(folder, trash)
-                fs.sync_dir(os.path.dirname(folder))
+                discard(self.files)
         finally:
             self._let_go()
-        remove_tree(fs, trash)
+        sweep(self.files.fs, os.path.dirname(self.files.folder))
 
     def idle_ms(self) -> int:
         """For how long nothing has happened to the group."""
@@ -456,11 +467,16 @@ class Group(Generic[S]):
         self._closed = True
         if not self._is_inherited:
             with contextlib.suppress(OSError):
-                self.files.fs.unlink(side_path(self.files.folder, _ALIVE + self._handle))
+                self.files.fs.unlink(side_path(self.files.folder, ALIVE + self._handle))
             for lock in (self._alive, self._presence, self._lock):
                 lock.close()
         self._bell.close()
         self._journal.close()
+
+    def abandon(self) -> None:
+        """The queue was deleted: let go, and write nothing."""
+        self._is_deleted = True
+        self.close()
 
     def check_open(self) -> None:
         if self.closed:
@@ -481,6 +497,7 @@ class _Turn:
         if group.closed or group._is_inherited:
             group.check_open()
             group._open()
+        group.files.check()
         group._mutex.acquire()
         try:
             if not group._lock.acquire_now():

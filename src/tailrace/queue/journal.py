@@ -35,7 +35,7 @@ from tailrace.errors import Corrupt, NotWritten
 from tailrace.kernel import crc32c
 from tailrace.log.fs import File, FileSystem, read_exactly, write_all
 
-__all__ = ["NAME", "Deleted", "Journal", "Op", "encode_line", "parse_line", "write_new"]
+__all__ = ["NAME", "Deleted", "Journal", "Op", "encode_line", "parse_line", "unknown", "write_new"]
 
 logger = logging.getLogger("tailrace")
 
@@ -73,6 +73,11 @@ def parse_line(line: bytes) -> Op | None:
     return op
 
 
+def unknown(op: Op) -> Corrupt:
+    """The error for an operation that this version does not know."""
+    return Corrupt(f"the operation {op['t']!r} is of a newer version of tailrace: upgrade this one")
+
+
 class Deleted(Exception):
     """The journal says that the group was deleted."""
 
@@ -87,6 +92,7 @@ class Journal:
         self._file: File | None = None
         self.generation = 0
         self.ops = 0  # since the snapshot
+        self.is_other = False  # its snapshot is not what the journal before it led to
         self.is_damaged = False  # a line in the middle could not be read
         self.position = 0  # behind what we know
         self._sync_lock = threading.Lock()
@@ -94,8 +100,9 @@ class Journal:
 
     # --- reading ----------------------------------------------------------------------------
 
-    def open(self) -> bool:
-        """Open it at its beginning; false if it is not there, or none of ours."""
+    def open(self, generation: Callable[[], int] = int) -> bool:
+        """Open it at its beginning; false if it is not there, or none of ours. If the line that
+        tells is damaged, `generation` has to."""
         self.close()
         try:
             file = self._fs.open(self.path, write=True)
@@ -103,6 +110,9 @@ class Journal:
             return False
         first = _first_line(file)
         op = parse_line(first) if first is not None else None
+        if op is None and _has_lines(file):
+            self._report(0)
+            op = {"t": "begin", "format": FORMAT, "generation": generation()}
         if op is None or op.get("t") != "begin":
             file.close()
             return False
@@ -114,6 +124,7 @@ class Journal:
             )
         assert first is not None
         self._file, self.generation = file, op["generation"]
+        self.is_other = "other" in op
         self.position, self.ops, self._room = len(first) + 1, 0, 0
         return True
 
@@ -124,32 +135,30 @@ class Journal:
 
     def load(self, apply: Callable[[Op], None]) -> bool:
         """Apply all of it, for the first time, and leave nothing behind it. False as `catch_up`."""
-        return self._apply(self._rest(), apply, is_all=True)
+        return self._apply(self._rest(), apply)
 
     def catch_up(self, apply: Callable[[Op], None]) -> bool:
         """Apply what was written since. False if there is another journal now: the group has to be
         loaded again, or, if `open` finds the next generation, only to go on."""
         data, zero, _ = self._rest().partition(b"\0")
         if zero and not data.endswith(b"\n"):  # one who was killed; or a hole, behind which is more
-            return self._apply(self._rest(), apply, is_all=True)
-        return self._apply(data, apply, is_all=False)
+            return self._apply(self._rest(), apply)
+        return self._apply(data, apply)
 
     def _rest(self) -> bytes:
         file = self._file
         assert file is not None
         return read_exactly(file, file.size() - self.position, self.position)
 
-    def _apply(self, data: bytes, apply: Callable[[Op], None], *, is_all: bool) -> bool:
-        """`is_all`: the data goes to the end of the file."""
-        lines = data.split(b"\n")
-        ops = [parse_line(line.lstrip(b"\0")) for line in lines]
-        whole = len(ops)
-        while whole and ops[whole - 1] is None:
-            whole -= 1
-        behind = self.position + sum(len(line) + 1 for line in lines[:whole])
-        if behind < self.position + len(data):
-            self._cut(behind, is_torn=bool(b"".join(lines[whole:]).strip(b"\0")))
-        for op, line in zip(ops[:whole], lines, strict=False):
+    def _apply(self, data: bytes, apply: Callable[[Op], None]) -> bool:
+        """A damaged line is passed over, and stays: others may have read it when it was whole, and
+        go on behind it."""
+        *lines, rest = data.split(b"\n")  # what has no end was not finished
+        behind = self.position + len(data) - len(rest)
+        if rest:
+            self._cut(behind, is_torn=bool(rest.strip(b"\0")))
+        for line in lines:
+            op = parse_line(line.lstrip(b"\0"))
             if op is None or line[:1] == b"\0":
                 self._report(self.position)
             if op is None:
@@ -232,9 +241,11 @@ class Journal:
 
     # --- replacing --------------------------------------------------------------------------
 
-    def begin_next(self, *, sync: bool) -> None:
-        """Write the next journal, empty, under a name that nobody looks at."""
-        line = encode_line({"t": "begin", "format": FORMAT, "generation": self.generation + 1})
+    def begin_next(self, *, sync: bool, is_other: bool = False) -> None:
+        """Write the next journal, empty, under a name that nobody looks at yet. `is_other`: what it
+        builds on is not what this journal led to."""
+        op = {"t": "begin", "format": FORMAT, "generation": self.generation + 1}
+        line = encode_line({**op, "other": True} if is_other else op)
         write_new(self._fs, self.path + ".tmp", line, sync=sync)
 
     def put_next(self) -> None:
@@ -268,6 +279,12 @@ def _first_line(file: File) -> bytes | None:
     data = file.pread(4096, 0)
     line, end, _ = data.partition(b"\n")
     return line if end else None
+
+
+def _has_lines(file: File) -> bool:
+    """Are there lines of ours, behind one that is not?"""
+    data = read_exactly(file, file.size(), 0)
+    return any(parse_line(line.lstrip(b"\0")) is not None for line in data.split(b"\n"))
 
 
 def write_new(fs: FileSystem, path: str, data: bytes, *, sync: bool = True) -> None:

@@ -25,7 +25,9 @@ happened, not what was asked for; whether it may happen is decided before, with 
     dying    `r` go to the dead letters, which has to be done by `u`; `e` is why
     dead     they have arrived; settled
     gone     `r` no longer exist; settled. `lost` others were never looked at
+    rewind   the queue ends at `x`: there is nothing at or above it, pending or not
     reset    everything pending is dropped, and the cursor is `x`
+    doubt    the journal was damaged, so no lease from before can be told from another's
     boot     the machine has started anew: `b` names the boot, `u` and `w` are its clocks' times
     options  `o`: what the group was made with
     join     `c` came, `m` tells of it        leave    `c` went; `died`: so its leases are over
@@ -43,8 +45,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from tailrace.queue.journal import Op
-from tailrace.queue.runs import Runs, offsets_of
+from tailrace.queue.journal import Op, unknown
+from tailrace.queue.runs import Runs, offsets_of, runs_of
 from tailrace.queue.timers import Timers
 
 __all__ = [
@@ -222,7 +224,10 @@ class Ledger:
     # --- changes ----------------------------------------------------------------------------
 
     def apply(self, op: Op) -> None:
-        _APPLY[op["t"]](self, op)
+        change = _APPLY.get(op["t"])
+        if change is None:
+            raise unknown(op)
+        change(self, op)
 
     def tick(self, at_ms: int) -> int:
         """A time to put into an operation."""
@@ -369,6 +374,15 @@ class Ledger:
             self.pending[line[0]] = Lease(FREE, 0, "", head.attempt, head.count)
             heapq.heappush(self._ready, line[0])
 
+    def _rewind(self, op: Op) -> None:
+        self.gone += self._settle(runs_of(gone)) if (gone := self.above(op["x"])) else 0
+        self.cursor = op["x"]
+        self.epoch += 1
+
+    def above(self, offset: int) -> list[int]:
+        """What is pending at an offset, or above it."""
+        return [each for each in self.pending if each >= offset]
+
     def _reset(self, op: Op) -> None:
         self.pending.clear()
         self._keys.clear()
@@ -404,6 +418,9 @@ class Ledger:
     def _options(self, op: Op) -> None:
         self.options = op["o"]
         self.by_key = bool(self.options.get("key_order"))
+
+    def _doubt(self, op: Op) -> None:
+        self.epoch += 1
 
     def _join(self, op: Op) -> None:
         self.members[op["c"]] = op["m"]
@@ -510,7 +527,9 @@ _APPLY: dict[str, Callable[[Ledger, Op], None]] = {
     "dying": Ledger._dying,
     "dead": Ledger._dead,
     "gone": Ledger._gone,
+    "rewind": Ledger._rewind,
     "reset": Ledger._reset,
+    "doubt": Ledger._doubt,
     "boot": Ledger._boot,
     "options": Ledger._options,
     "join": Ledger._join,

@@ -73,6 +73,7 @@ class Stamp:
     only the number changes."""
 
     def __init__(self, topic: str) -> None:
+        self.topic = topic
         pairs = [(TOPIC, topic.encode()), (STATE, b"queued"), (ID, b"")]
         self._head = encode_headers(pairs)[:-1]  # without the length of the number, which is 0
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from tailrace.errors import Closed, ConfigError, Full, InvalidName
-from tailrace.kernel import NONE, Record, encode_one
-from tailrace.log.commit import Receipt
+from tailrace.errors import Closed, ConfigError, InvalidName, TailraceError
+from tailrace.kernel import Record
 from tailrace.log.follow import Follower
 from tailrace.log.log import Log
-from tailrace.queue.addresses import address_of
 from tailrace.queue.classic import ClassicGroup, Pending
 from tailrace.queue.consumer import Consumer, StreamConsumer
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
-from tailrace.queue.group import GroupFiles, Member
-from tailrace.queue.message import Message, Stamp, check_headers, new_record
+from tailrace.queue.group import Member
+from tailrace.queue.group_files import GroupFiles, discard_unopened
+from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
+from tailrace.queue.publishing import Publishing
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.stream import StreamGroup
 from tailrace.queue.topics import check_filter
@@ -34,13 +34,6 @@ __all__ = ["GroupInfo", "Queue", "Stream"]
 
 AnyGroup = ClassicGroup | StreamGroup
 C = TypeVar("C", Consumer, StreamConsumer)
-
-_STAMPS_MOST = 1024
-
-# Compressing takes as long as appending. Of a queue whose messages don't become smaller, only some
-# are tried.
-_WORTH_COMPRESSING = 256
-_TRY_AGAIN_AFTER = 31
 
 _START = re.compile(r"(offset|timestamp)=(\d+)")
 
@@ -56,7 +49,7 @@ class GroupInfo(NamedTuple):
     members: list[Member]
 
 
-class _LogQueue:
+class _LogQueue(Publishing):
     """What both kinds of queue share. Thread-safe. Opens its log when it is first needed."""
 
     def __init__(self, store: Store, settings: QueueSettings) -> None:
@@ -68,9 +61,7 @@ class _LogQueue:
         self._log: Log | None = None
         self._groups: dict[str, AnyGroup] = {}
         self._consumers: weakref.WeakSet[Consumer | StreamConsumer] = weakref.WeakSet()
-        self._root = address_of(self.name)
-        self._stamps: dict[str, Stamp] = {}  # by routing key
-        self._uncompressed = 0  # so many messages are not worth a try
+        super().__init__(self.name)
 
     # --- settings ---------------------------------------------------------------------------
 
@@ -80,10 +71,24 @@ class _LogQueue:
         settings = self._store.registry.current().get(self.name)
         if settings is not self._settings:
             if settings is None or settings.incarnation != self.incarnation:
-                self.close()
+                self.abandon()
                 raise Closed(f"the queue {self.name!r} was deleted; open it again to have it anew")
             self._settings = settings
         return settings
+
+    def abandon(self) -> None:
+        """The queue was deleted, perhaps by another process: let go of everything. What it would
+        write has no place any more."""
+        with self._lock:
+            groups, self._groups = list(self._groups.values()), {}
+            log, self._log = self._log, None
+        for group in groups:
+            group.abandon()
+        for consumer in list(self._consumers):
+            consumer.close()
+        if log is not None:
+            with contextlib.suppress(OSError, TailraceError):
+                log.close()
 
     def configure(self, **options: Any) -> None:
         """Change settings, for everybody. What is fixed when a queue is created is refused."""
@@ -102,112 +107,8 @@ class _LogQueue:
                 log = self._log
         return log
 
-    # --- publish ----------------------------------------------------------------------------
-
-    def publish(
-        self,
-        value: bytes | str | None,
-        *,
-        key: bytes | str | None = None,
-        routing_key: str = "",
-        headers: Any = None,
-        message_id: str | None = None,
-        ttl: float | str | None = None,
-        timestamp: int | None = None,
-        wait: bool = True,
-    ) -> Receipt:
-        """Publish a message to this queue. Returns when it is as durable as the queue's flush mode
-        promises; with `wait=False` at once, and the receipt tells."""
-        settings = self.settings
-        if headers is None and message_id is None and ttl is None:
-            if not settings.limits.message_ttl_ms:
-                receipt = self._publish_plain(settings, value, key, routing_key, timestamp)
-                return receipt.wait() if wait else receipt
-        elif headers is not None:
-            check_headers(headers)
-        topic = f"{self._root}/{routing_key}" if routing_key else self._root
-        record = new_record(
-            value,
-            topic,
-            key=key,
-            headers=headers,
-            message_id=message_id,
-            expires_at=self._expiry(settings, ttl),
-            timestamp=timestamp,
-        )
-        receipt = self.append([record], settings)
-        return receipt.wait() if wait else receipt
-
-    def _publish_plain(
-        self,
-        settings: QueueSettings,
-        value: bytes | str | None,
-        key: bytes | str | None,
-        routing_key: str,
-        timestamp: int | None,
-    ) -> Receipt:
-        """What most messages are: without headers of their own. Nothing is parsed or checked that
-        is known to be right."""
-        log = self._log
-        if log is None:
-            log = self.log
-        if isinstance(value, str):
-            value = value.encode()
-        if value is not None and len(value) > settings.limits.max_message_size > 0:
-            raise _too_large(len(value), settings)
-        stamp = self._stamps.get(routing_key)
-        if stamp is None:
-            stamp = self._stamp(routing_key)
-        codec = log.options.codec
-        if self._uncompressed:
-            self._uncompressed -= 1
-            codec = NONE
-        now_ms = time_ns() // 1_000_000
-        draft = encode_one(value, b"" if key is None else key, stamp(), timestamp, now_ms, codec)
-        if codec and value is not None and draft.size > len(value) > _WORTH_COMPRESSING:
-            self._uncompressed = _TRY_AGAIN_AFTER
-        return log.append_draft(draft)
-
-    def _stamp(self, routing_key: str) -> Stamp:
-        stamp = Stamp(f"{self._root}/{routing_key}" if routing_key else self._root)
-        if len(self._stamps) >= _STAMPS_MOST:
-            self._stamps.clear()
-        self._stamps[routing_key] = stamp
-        return stamp
-
-    def publish_many(
-        self,
-        values: Iterable[Any],
-        *,
-        routing_key: str = "",
-        ttl: float | str | None = None,
-        wait: bool = True,
-    ) -> Receipt:
-        """Publish messages in one batch (more only beyond its limits): values, or pairs of a key
-        and a value, or triples with headers."""
-        settings = self.settings
-        topic = f"{self._root}/{routing_key}" if routing_key else self._root
-        expiry = self._expiry(settings, ttl)
-        records = (_record_of(value, topic, expiry, settings) for value in values)
-        receipt = self.log.append_many(records)
-        return receipt.wait() if wait else receipt
-
-    def append(
-        self,
-        records: list[Record],
-        settings: QueueSettings,
-        producer: str | None = None,
-    ) -> Receipt:
-        """Append records of messages; with a producer, once."""
-        for record in records:
-            check_size(record, settings)
-        if producer is not None:
-            return self.log.append(records, producer=producer, sequence=0)
-        return self.log.append(records)
-
-    def _expiry(self, settings: QueueSettings, ttl: float | str | None) -> int | None:
-        ttl_ms = settings.limits.message_ttl_ms if ttl is None else parse_duration(ttl, "ttl")
-        return self._store.clock.wall_ms() + ttl_ms if ttl_ms else None
+    def _wall_ms(self) -> int:
+        return self._store.clock.wall_ms()
 
     # --- read -------------------------------------------------------------------------------
 
@@ -285,8 +186,10 @@ class _LogQueue:
             found = self._groups.get(group_id)
             if found is not None and not found.closed:
                 return found
-            _name, at, own = group_id.partition("@")
-            made = self._make_group(self._files(group_id, settings, log), own if at else "")
+            name, _, own = group_id.partition("@")
+            if name and own:
+                check_filter(own)
+            made = self._make_group(self._files(group_id, settings, log), own if name else "")
             self._groups[group_id] = made
             return made
 
@@ -310,10 +213,12 @@ class _LogQueue:
             is_durable=log.flush_mode != "none",
             compact_after=settings.compact_after,
             foreign=foreign,
+            check=lambda: self.settings,
         )
 
     def group_ids(self) -> list[str]:
         """The groups that the queue has."""
+        self.settings  # noqa: B018  raises if the queue was deleted
         ours = self._store.layout.groups(self.name)
         return sorted({*ours, *find_groups(self._store.fs, self._store.layout.root, self.name)})
 
@@ -330,18 +235,25 @@ class _LogQueue:
             found.append(GroupInfo(group_id, cursor, committed, pending, lag, members))
         return found
 
-    def _existing(self, group_id: str) -> AnyGroup:
+    def _check_exists(self, group_id: str) -> None:
         if group_id not in self.group_ids():
             raise InvalidName(f"the queue {self.name!r} has no group {group_id!r}")
-        name, at, pattern = group_id.partition("@")
-        return self.open_group(name, pattern if at else "")
+
+    def _existing(self, group_id: str) -> AnyGroup:
+        self._check_exists(group_id)
+        return self.open_group(group_id)
 
     def delete_group(self, group_id: str) -> None:
-        """Forget a group. Its consumers, in whichever process, get `Closed`."""
-        group = self._existing(group_id)
-        group.delete()
+        """Forget a group, even one that is damaged. Its consumers, in whichever process, get
+        `Closed`."""
+        settings, log = self.settings, self.log
+        self._check_exists(group_id)
         with self._lock:
-            self._groups.pop(group_id, None)
+            group = self._groups.pop(group_id, None)
+        if group is not None and not group.closed:
+            group.delete()
+        else:
+            discard_unopened(self._files(group_id, settings, log))
 
     def expire_groups(self, idle: float | str) -> list[str]:
         """Delete the groups that nobody is in, and that nobody has used for so long; their names.
@@ -388,6 +300,10 @@ class _LogQueue:
     def close(self) -> None:
         """End all consumers, and let go of the groups and the log. They are opened again when they
         are needed."""
+        try:
+            self.settings  # noqa: B018
+        except Closed:  # deleted, and let go of
+            return
         for consumer in list(self._consumers):
             consumer.close()
         with self._lock:
@@ -442,6 +358,8 @@ class Queue(_LogQueue):
         lease_ms = None
         if visibility_timeout is not None:
             lease_ms = parse_duration(visibility_timeout, "visibility_timeout")
+            if not lease_ms:
+                raise ConfigError("visibility_timeout: a millisecond is the least")
         found = self.group(group, filter)
         found.agree(key_order)
         return self._attended(
@@ -539,31 +457,6 @@ class Stream(_LogQueue):
         """`for message in stream.consume(group="readers"):` waits for messages, for ever, or until
         the consumer is closed. Takes what `consumer` takes."""
         return self.consumer(group, **options)
-
-
-def check_size(record: Record, settings: QueueSettings) -> None:
-    limit, size = settings.limits.max_message_size, len(record.value or b"")
-    if limit and size > limit:
-        raise _too_large(size, settings)
-
-
-def _too_large(size: int, settings: QueueSettings) -> Full:
-    return Full(
-        f"a message of {size:,} bytes is more than the queue {settings.name!r} takes: "
-        f"limits.max_message_size is {settings.limits.max_message_size:,}"
-    )
-
-
-def _record_of(value: Any, topic: str, expiry: int | None, settings: QueueSettings) -> Record:
-    key = headers = None
-    match value:
-        case (key, value):
-            pass
-        case (key, value, headers):
-            check_headers(headers)
-    record = new_record(value, topic, key=key, headers=headers, expires_at=expiry)
-    check_size(record, settings)
-    return record
 
 
 def _visible_end(log: Log) -> int:

@@ -164,9 +164,14 @@ class Registry:
         """The names of the queues that a topic is bound for, as of now."""
         return self.current().match(topic)
 
-    def change(self, edit: Callable[[dict[str, QueueSettings]], None]) -> Queues:
+    def change(
+        self,
+        edit: Callable[[dict[str, QueueSettings]], None],
+        then: Callable[[], object] = lambda: None,
+    ) -> Queues:
         """Let `edit` change the queues, and return them. It gets them as they are now, and nobody
-        else changes them meanwhile; it must not call `change` itself.
+        else changes them meanwhile; it must not call `change` itself. What is to be done before
+        anybody else changes them again, `then` does.
 
         If it raises, nothing is changed. When this returns, the change is durable and everybody
         sees it; after an `OSError` it may have happened or not, as after a crash.
@@ -178,7 +183,9 @@ class Registry:
             lock = self._fs.lock(os.path.join(self._side, "lock"))
             try:
                 lock.acquire()
-                return self._change(edit)
+                queues = self._change(edit)
+                then()
+                return queues
             finally:
                 lock.close()
 

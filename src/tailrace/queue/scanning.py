@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 from functools import lru_cache
+from typing import Protocol
 
 from tailrace.kernel import Record, find_header
+from tailrace.log.log import Log
 from tailrace.queue.clock import Clock
 from tailrace.queue.feed import Feed
 from tailrace.queue.journal import Op
@@ -22,7 +24,7 @@ from tailrace.queue.message import (
 from tailrace.queue.runs import runs_of
 from tailrace.queue.topics import matches
 
-__all__ = ["Scan", "Scanner", "Selection", "report_lost"]
+__all__ = ["Scan", "Scanner", "Selection", "excess", "report_lost"]
 
 logger = logging.getLogger("tailrace")
 
@@ -105,6 +107,26 @@ class Scanner:
                 scan.more = True
                 return scan
             records, scan.cursor = feed.take(scan.cursor, want - len(scan.records))
+
+
+def excess(state: HasCursor, log: Log, group_id: str) -> Op | None:
+    """What to do if a group is further than its queue. That happens when records were lost which
+    nobody had promised to keep, and new ones would come at offsets that the group has passed."""
+    end = log.end_offset
+    if state.cursor <= end:
+        return None
+    logger.error(
+        "%s ends at %d, and the group %r has come to %d: records were lost. It goes on at the end",
+        log.path,
+        end,
+        group_id,
+        state.cursor,
+    )
+    return {"t": "rewind", "x": end}
+
+
+class HasCursor(Protocol):
+    cursor: int
 
 
 def report_lost(feed: Feed, group_id: str) -> int:

@@ -24,6 +24,7 @@ from tailrace.queue.consumer import Consumer, StreamConsumer
 from tailrace.queue.ephemeral import Attendance, Sweeper
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.message import Message, check_headers, new_record
+from tailrace.queue.publishing import check_size
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.registry import Registry
 from tailrace.queue.settings import QueueSettings
@@ -45,6 +46,7 @@ class Outgoing:
     headers: Any = None
     message_id: str | None = None
     ttl: float | str | None = None
+    queue: str | None = None  # only this one, whatever the topic is bound to
 
     @classmethod
     def of(cls, given: Any) -> Outgoing:
@@ -52,7 +54,7 @@ class Outgoing:
             return given
         match given:
             case (Queue() | Stream() as queue, value):
-                return cls(f"{ROOT}/{queue.name}", value)
+                return cls(f"{ROOT}/{queue.name}", value, queue=queue.name)
             case (str() as topic, value):
                 return cls(topic, value)
         raise TypeError(
@@ -185,8 +187,9 @@ class Store:
             if name in queues:
                 queues[name] = queues[name].changed(type=kind, **options)
             else:
-                self._clear(name)
-                queues[name] = QueueSettings.create(name, kind, defaults=self._defaults, **options)
+                made = QueueSettings.create(name, kind, defaults=self._defaults, **options)
+                deletion.clear(self.fs, self.layout, name)
+                queues[name] = made
 
         settings = self.registry.change(edit)[name]
         if settings.ephemeral and self._upkeep:
@@ -242,19 +245,15 @@ class Store:
                 deletion.mark(self.fs, self.layout.queue(name), settings.incarnation)
                 del queues[name]
 
-        self.registry.change(edit)
+        # The folder goes before anybody else can make a queue of the same name.
+        self.registry.change(edit, lambda: deletion.clear(self.fs, self.layout, name))
         with self._lock:
             queue = self._queues.get(name)
             is_same = queue is not None and queue.incarnation == settings.incarnation
             if is_same:
                 del self._queues[name]
         if is_same and queue is not None:
-            queue.close()
-        self._clear(name)
-
-    def _clear(self, name: str) -> None:
-        """Remove the files of a queue that was deleted, if there are any."""
-        deletion.clear(self.fs, self.layout, name)
+            queue.abandon()
 
     def open_log(self, settings: QueueSettings) -> Log:
         """The log of a queue, for its handle. Classic queues keep what their groups need, so only
@@ -336,16 +335,28 @@ class Store:
         for outgoing in map(Outgoing.of, publish):
             if outgoing.headers is not None:
                 check_headers(outgoing.headers)
-            for name in self._targets(outgoing.topic):
-                record = self._record(outgoing, self.get(name).settings)
+            names = [outgoing.queue] if outgoing.queue else self._targets(outgoing.topic)
+            for name in names:
+                settings = self.get(name).settings
+                record = self._record(outgoing, settings)
+                check_size(record, settings)
                 batches.setdefault(name, []).append(record)
         producer = dead_letters.step_id("ack", source.incarnation, group_id, message.offset)
-        receipts = []
         for name, records in batches.items():
-            queue = self.get(name)
-            receipts.append(queue.append(records, queue.settings, producer))
-        for receipt in receipts:
-            receipt.wait()
+            self._append_once(self.get(name), records, producer, source)
+
+    def _append_once(
+        self,
+        queue: Queue | Stream,
+        records: list[Record],
+        producer: str,
+        source: QueueSettings,
+    ) -> None:
+        """Append, unless that was done before, what takes the place of a message of `source`. It is
+        as durable then as that one was: only so may the message be settled."""
+        queue.append(records, queue.settings, producer).wait()
+        if self.get(source.name).log.flush_mode == "sync" and queue.log.flush_mode != "sync":
+            queue.log.flush()
 
     # --- consume ----------------------------------------------------------------------------
 
@@ -369,7 +380,7 @@ class Store:
         queue = self._dead_letter_queue(name)
         record = dead_letters.dead_letter(message, name, group_id, reason, self.clock.wall_ms())
         producer = dead_letters.step_id("dlq", settings.incarnation, group_id, message.offset)
-        queue.log.append([record], producer=producer, sequence=0).wait()
+        self._append_once(queue, [record], producer, settings)
 
     def _dead_letter_queue(self, name: str) -> Queue:
         """As it is, if it exists; else one that keeps what it gets."""
@@ -416,7 +427,8 @@ class Store:
         target = self.get(name)
         done = 0
         others: list[Message] = []
-        with self._dead_letter_queue(letters).consumer(dead_letters.GROUP) as consumer:
+        dead = self._dead_letter_queue(letters)
+        with dead.consumer(dead_letters.GROUP) as consumer:
             try:
                 while limit is None or done < limit:
                     batch = consumer.receive(_AT_ONCE)
@@ -429,20 +441,17 @@ class Store:
                         if not is_meant or (limit is not None and done >= limit):
                             others.append(message)
                             continue
-                        self._revive(message, letters, target, settings)
+                        self._revive(message, dead, target)
                         message.ack()
                         done += 1
             finally:
                 consumer.release(others)
         return done
 
-    def _revive(
-        self, message: Message, letters: str, target: Queue | Stream, settings: QueueSettings
-    ) -> None:
-        incarnation = self.get(letters).incarnation
-        producer = dead_letters.step_id("redrive", incarnation, settings.name, message.offset)
+    def _revive(self, message: Message, letters: Queue, target: Queue | Stream) -> None:
+        producer = dead_letters.step_id("redrive", letters.incarnation, target.name, message.offset)
         record = dead_letters.revived(message)
-        target.log.append([record], producer=producer, sequence=0).wait()
+        self._append_once(target, [record], producer, letters.settings)
 
     # --- ephemeral queues -------------------------------------------------------------------
 

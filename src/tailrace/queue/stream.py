@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailrace.kernel import Record
 from tailrace.log.log import Log
 from tailrace.queue.feed import Feed
-from tailrace.queue.group import Group, GroupFiles
+from tailrace.queue.group import Group
+from tailrace.queue.group_files import GroupFiles
 from tailrace.queue.journal import Op
 from tailrace.queue.message import Message
-from tailrace.queue.scanning import Selection, report_lost
+from tailrace.queue.scanning import Selection, excess, report_lost
 from tailrace.queue.snapshots import Snapshot
 from tailrace.queue.stream_ledger import StreamLedger
 
@@ -22,6 +23,16 @@ _SCAN_MOST = 4096
 
 # The name and the committed offset of a stream's primary group, if it has one.
 WorkGroup = Callable[[], tuple[str, int] | None]
+
+
+class Taken(NamedTuple):
+    """Messages, and the range that they are from. `more`: there is more to look at."""
+
+    messages: list[Message]
+    first: int
+    behind: int
+    more: bool
+    epoch: int
 
 
 class StreamGroup(Group[StreamLedger]):
@@ -41,6 +52,11 @@ class StreamGroup(Group[StreamLedger]):
         super()._open()
         self._feed = Feed(self._log)
 
+    def _check_state(self) -> None:
+        op = excess(self.state, self._log, self.id)
+        if op is not None:
+            self.commit(op)
+
     def _make(self) -> StreamLedger:
         return StreamLedger()
 
@@ -50,17 +66,17 @@ class StreamGroup(Group[StreamLedger]):
     # --- reading ----------------------------------------------------------------------------
 
     def take(
-        self, consumer: str, limit: int, *, done: int | None, settler: Any
-    ) -> tuple[list[Message], int, bool]:
-        """Up to `limit` messages that nobody of the group has; the offset behind them; and whether
-        there is more to look at. `done`: what this consumer has processed is committed."""
+        self, consumer: str, limit: int, *, done: list[int], epoch: int, settler: Any
+    ) -> Taken:
+        """Up to `limit` messages that nobody of the group has. What this consumer has `done` in the
+        `epoch` is committed."""
         if self._dropped:
             self.tidy()
         with self._turn:
             state = self.state
             ops: list[Op] = []
-            if done is not None:
-                ops.append({"t": "done", "c": consumer, "x": done})
+            if done and epoch == state.epoch:
+                ops.append({"t": "done", "c": consumer, "r": done})
             if state.has_others(consumer):
                 self.look_for_the_dead()
             is_back = bool(state.back)
@@ -76,7 +92,7 @@ class StreamGroup(Group[StreamLedger]):
             epoch = state.epoch
         queue = self.queue
         messages = [Message(queue, record, settler, 0, epoch) for record in records]
-        return messages, behind, more
+        return Taken(messages, first, behind, more, epoch)
 
     def _read(self, first: int, end: int | None, limit: int) -> tuple[list[Record], int, bool]:
         chosen: list[Record] = []
@@ -104,13 +120,17 @@ class StreamGroup(Group[StreamLedger]):
 
     # --- committing -------------------------------------------------------------------------
 
-    def done(self, consumer: str, behind: int, epoch: int | None = None) -> None:
-        """The consumer has processed everything that it got below an offset. Not if the group was
-        reset since."""
+    def done(
+        self, consumer: str, epoch: int, *, below: int | None = None, ranges: Sequence[int] = ()
+    ) -> None:
+        """The consumer has processed what it got: below an offset, or in some ranges. Not if the
+        group was reset since."""
+        op: Op = {"t": "done", "c": consumer}
+        op |= {"r": list(ranges)} if below is None else {"x": below}
         with self._turn:
-            if epoch is not None and epoch != self.state.epoch:
+            if epoch != self.state.epoch:
                 return
-            self.commit({"t": "done", "c": consumer, "x": behind})
+            self.commit(op)
             mark = self._journal.mark
         self.wait_durable(mark)
 
@@ -176,7 +196,7 @@ class StreamSettler:
             raise ValueError("publish= needs a message that is settled; a stream has none")
         if self._auto_commit and messages:
             last = max(messages, key=lambda message: message.offset)
-            self._group.done(self._consumer, last.offset + 1, last.epoch)
+            self._group.done(self._consumer, last.epoch, below=last.offset + 1)
 
     def nack(self, messages: list[Message], delay: Any = None, error: str = "") -> None:
         """Nothing: to read again, seek."""

@@ -6,9 +6,11 @@ lowest of all these: everything below has been processed.
 
     t       changes
     take    `c` gets `f <= offset < x`, from the cursor, or from `back` if `b`
-    done    `c` has processed everything of its own below `x`
+    done    `c` has processed everything of its own below `x`, or in `r`: first, behind, first, …
     skip    the cursor is at least `x`, and nobody is at anything below
+    rewind  likewise, because the stream ends there
     reset   the cursor is `x`, and nobody is at anything
+    doubt   the journal was damaged
     join    `c` came, `m` tells of it        leave    `c` went, and its ranges go back
     boot    the machine has started anew
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tailrace.queue.journal import Op
+from tailrace.queue.journal import Op, unknown
 
 __all__ = ["Range", "StreamLedger"]
 
@@ -58,11 +60,16 @@ class StreamLedger:
     # --- changes ----------------------------------------------------------------------------
 
     def apply(self, op: Op) -> None:
-        _APPLY[op["t"]](self, op)
+        change = _APPLY.get(op["t"])
+        if change is None:
+            raise unknown(op)
+        change(self, op)
 
     def _take(self, op: Op) -> None:
         first, behind = op["f"], op["x"]
         ranges = self.taken.setdefault(op["c"], [])
+        if first > self.cursor:  # the journal was damaged: better twice than never
+            self.back = _joined(sorted([*self.back, (self.cursor, first)]))
         if op.get("b"):
             self.back = _without(self.back, first, behind)
         if ranges and ranges[-1][1] == first:
@@ -74,7 +81,12 @@ class StreamLedger:
         self.delivered += op.get("n", 0)
 
     def _done(self, op: Op) -> None:
-        left = _without(self.taken.get(op["c"], []), 0, op["x"])
+        left = self.taken.get(op["c"], [])
+        if "x" in op:
+            left = _without(left, 0, op["x"])
+        runs = op.get("r", ())
+        for first, behind in zip(runs[::2], runs[1::2], strict=True):
+            left = _without(left, first, behind)
         if left:
             self.taken[op["c"]] = left
         else:
@@ -91,6 +103,9 @@ class StreamLedger:
         self.cursor = op["x"]
         self.taken.clear()
         self.back.clear()
+        self.epoch += 1
+
+    def _doubt(self, op: Op) -> None:
         self.epoch += 1
 
     def _join(self, op: Op) -> None:
@@ -161,7 +176,9 @@ _APPLY: dict[str, Callable[[StreamLedger, Op], None]] = {
     "take": StreamLedger._take,
     "done": StreamLedger._done,
     "skip": StreamLedger._skip,
+    "rewind": StreamLedger._reset,
     "reset": StreamLedger._reset,
+    "doubt": StreamLedger._doubt,
     "join": StreamLedger._join,
     "leave": StreamLedger._leave,
     "boot": StreamLedger._boot,

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from tailrace.kernel import crc32c
 from tailrace.queue.snapshots import parse_checked
 
-__all__ = ["Checksum", "Document", "read_saved", "read_snapshot"]
+__all__ = ["Checksum", "Document", "read_config", "read_saved", "read_snapshot"]
 
 Checksum = Literal["ok", "bad", "none"]
 
@@ -57,6 +57,11 @@ def read_saved(data: bytes) -> Document:
     if found or "tailrace" in (document.contents or {}):
         return document._replace(checksum="bad", fault=document.fault or "its checksum is wrong")
     return document
+
+
+def read_config(data: bytes) -> Document:
+    """`config/queues.json`, which is FluxMQ's and has no checksum. What it says is not judged."""
+    return _parse(data)
 
 
 def _parse(data: bytes) -> Document:

@@ -41,6 +41,10 @@ def check_fluxmq(report: Report, files: Mapping[str, bytes], journal: Journal) -
             report("problem", name, message, document.position)
         else:
             documents[name] = document.contents
+    if not documents and journal.is_empty:
+        return None
+    if STATE not in files and documents:
+        report("problem", STATE, "is missing: what the group has consumed is not known")
     versions = {document.get("version") for document in documents.values()}
     if len(versions) > 1:
         message = "its files are of several snapshots; the next open makes the best of it"

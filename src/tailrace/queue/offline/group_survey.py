@@ -8,9 +8,9 @@ may be using the group meanwhile: the files are read again if the journal was re
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any, Final, Literal
 
+from tailrace.errors import Corrupt
 from tailrace.log.fs import FileSystem, read_file
 from tailrace.log.offline.findings import Finding, Severity
 from tailrace.log.offline.words import counted
@@ -30,7 +30,7 @@ _TRIES: Final = 5
 _SNAPSHOT: Final = (STATE, *map(pel_name, range(SHARDS)))
 _NAMES: Final = (NAME, *_SNAPSHOT)
 _OF_STREAMS: Final = {"take", "done", "skip"}
-_WRONG: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+_WRONG: Final = (Corrupt, KeyError, TypeError, ValueError, IndexError, AttributeError)
 _AGAIN: Final = "messages may be delivered again"
 
 
@@ -44,6 +44,7 @@ class GroupSurvey:
         self.kind = kind
         self.findings: list[Finding] = []
         self.files: dict[str, bytes] = {}
+        self._used: set[str] = set()
         self.journal: Journal = read_journal(b"")
         self.state: Ledger | StreamLedger | None = None
         self.is_deleted = False
@@ -111,24 +112,31 @@ class GroupSurvey:
 
     def _load(self, generation: int) -> None:
         """The state that the snapshot of this generation has; the first one is empty."""
-        found = {name: self._pick(name, generation) for name in _SNAPSHOT if generation}
-        if NAME + ".tmp" in self.files:
-            self._left_over(NAME + ".tmp")
-        if not generation:
+        if generation:
+            self._load_files(generation)
+        else:
             self.state = StreamLedger() if self._is_stream({}) else Ledger()
-            return
-        head = found[STATE]
+        for name in sorted(self.files):
+            if name.endswith(".tmp") and name not in self._used:
+                self.add("note", name, "is left over; the next snapshot takes its place")
+
+    def _load_files(self, generation: int) -> None:
+        head = self._pick(STATE, generation)
         if head is None:
             return
         if head.get("group_id") != self.id:
             self.add("problem", STATE, f"is of the group {head.get('group_id')!r}")
-        state = head.get("tailrace")
+        state: Any = head.get("tailrace")
         try:
-            entries = dict(self._entries(found, state["cursor"], state["committed"]))  # type: ignore[index]
-            if self._is_stream(state):  # type: ignore[arg-type]
-                self.state = StreamLedger.load(state)  # type: ignore[arg-type]
+            entries: dict[int, dict[str, Any]] = {}
+            for shard in state["shards"]:
+                document = self._pick(pel_name(shard), generation)
+                if document is not None:
+                    entries |= self._entries(shard, document, state)
+            if self._is_stream(state):
+                self.state = StreamLedger.load(state)
             else:
-                self.state = Ledger.load(state, entries)  # type: ignore[arg-type]
+                self.state = Ledger.load(state, entries)
             self._compare(head, self.state)
         except _WRONG as error:
             self.add("problem", STATE, f"does not describe a group: {error!r}")
@@ -139,9 +147,10 @@ class GroupSurvey:
         if temporary is not None:
             document = read_snapshot(temporary)
             if document.checksum == "ok" and self._version(document) == generation:
-                self.add("note", name + ".tmp", f"is the file that counts; {_OPEN_NAMES_IT}")
+                self._used.add(name + ".tmp")
+                message = "is the file that counts; the next open gives it its name"
+                self.add("note", name + ".tmp", message)
                 return document.contents
-            self._left_over(name + ".tmp")
         consequence = f"what was pending in it is not known, and {_AGAIN}"
         if name == STATE:
             consequence = "what the group has consumed is not known, and it cannot be opened"
@@ -160,32 +169,27 @@ class GroupSurvey:
             return None
         return document.contents
 
-    def _left_over(self, name: str) -> None:
-        self.add("note", name, "is left over; the next snapshot takes its place")
-
     def _entries(
-        self, found: dict[str, dict[str, Any] | None], cursor: int, committed: int
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        for shard in range(SHARDS):
-            document = found[pel_name(shard)]
-            if document is None:
-                continue
-            wrong = []
-            if document.get("shard_id") != shard:
-                wrong.append(f"says that it is pel_{document.get('shard_id')}.json")
-            for key, entry in document["entries"].items():
-                offset = entry["o"]
-                if key != str(offset):
-                    wrong.append(f"has the entry of {offset} at {key}")
-                elif offset % SHARDS != shard:
-                    wrong.append(f"has an entry for offset {offset}, which is another file's")
-                elif not committed <= offset < cursor:
-                    message = f"has offset {offset} pending; the cursor is {cursor}"
-                    wrong.append(f"{message}, and everything below {committed} is settled")
-                yield offset, {**entry, "n": entry.get("count", entry["n"])}
-            if wrong:
-                more = f", and {counted(len(wrong) - 1, 'more fault')}" if len(wrong) > 1 else ""
-                self.add("problem", pel_name(shard), wrong[0] + more)
+        self, shard: int, document: dict[str, Any], state: dict[str, Any]
+    ) -> dict[int, dict[str, Any]]:
+        found, wrong = {}, []
+        cursor, committed = state["cursor"], state["committed"]
+        if document.get("shard_id") != shard:
+            wrong.append(f"says that it is pel_{document.get('shard_id')}.json")
+        for key, entry in document["entries"].items():
+            offset = entry["o"]
+            found[offset] = {**entry, "n": entry.get("count", entry["n"])}
+            if key != str(offset):
+                wrong.append(f"has the entry of {offset} at {key}")
+            elif offset % SHARDS != shard:
+                wrong.append(f"has an entry for offset {offset}, which is another file's")
+            elif not committed <= offset < cursor:
+                message = f"has offset {offset} pending; the cursor is {cursor}"
+                wrong.append(f"{message}, and everything below {committed} is settled")
+        if wrong:
+            more = f", and {counted(len(wrong) - 1, 'more fault')}" if len(wrong) > 1 else ""
+            self.add("problem", pel_name(shard), wrong[0] + more)
+        return found
 
     def _compare(self, head: dict[str, Any], state: Ledger | StreamLedger) -> None:
         """What FluxMQ would read is what we would."""
@@ -262,9 +266,6 @@ class GroupSurvey:
         else:
             message = f"{end} will be cut off by the next open: it is not whole"
             self.add("note", NAME, message, position)
-
-
-_OPEN_NAMES_IT = "the next open gives it its name"
 
 
 def survey_group(

@@ -42,7 +42,7 @@ class Line(NamedTuple):
     def is_torn(self) -> bool:
         """Is it what somebody leaves who was killed, or a power cut? Bytes are missing then, at its
         end or inside of it; other damage has changed some."""
-        return not self.ops and (not self.has_end or b"\0" in self.text)
+        return not self.ops and (not self.has_end or self.zeros > 0 or b"\0" in self.text)
 
 
 class Journal(NamedTuple):

@@ -1,0 +1,215 @@
+"""What is in the files of a store, item by item, as in `dump_segment`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Final, Protocol
+
+from tailrace.errors import ConfigError, Corrupt
+from tailrace.log.fs import FileSystem, read_file
+from tailrace.log.sidefiles import FOLDER
+from tailrace.queue.fluxmq_config import load
+from tailrace.queue.ledger import STATES
+from tailrace.queue.offline.documents import Document, read_config, read_saved, read_snapshot
+from tailrace.queue.offline.lines import FLUXMQ_OPS, Line, read_journal
+
+__all__ = ["KNOWN", "Item", "reader_of"]
+
+Item = dict[str, object]
+
+KNOWN: Final = "ops.log, state.json, pel_<n>.json, groups/<queue>/<group>.json, queues.json"
+
+_JOURNAL: Final = re.compile(r"ops\.log(\.tmp)?|damaged-\d+")
+_STATE: Final = re.compile(r"state\.json(\.tmp)?")
+_PEL: Final = re.compile(r"pel_[0-7]\.json(\.tmp)?")
+_CONFIG: Final = re.compile(r"queues\.json(\.\d+\.tmp)?")
+_SAVED: Final = re.compile(r".+\.json(\.\d+\.tmp)?")
+_MARKS: Final = {
+    "attended": "who consumes from an ephemeral queue shares its lock; its time says until when",
+    "bell": "it is written to when consumers are to look again",
+    "deleted": "the queue's incarnation, when it is about to be deleted",
+    "lock": "a lock; whoever has it may change something",
+    "members": "a lock; whoever has the store open shares it",
+    "open": "a lock; whoever has the group open shares it",
+}
+_ALIVE: Final = "a lock; it is held as long as a process has the group open"
+
+
+class Reader(Protocol):
+    def __call__(
+        self, fs: FileSystem, path: str, *, start: int, limit: int | None
+    ) -> Iterator[Item]: ...
+
+
+def reader_of(path: str) -> Reader | None:
+    """How to read a file of a store, by its name and where it is; `None` if it is another's."""
+    name, above = os.path.basename(path), os.path.dirname(os.path.abspath(path))
+    reader: Reader | None = None
+    if _is_saved(name, above):
+        reader = _saved
+    elif _JOURNAL.fullmatch(name):
+        reader = _journal
+    elif _STATE.fullmatch(name):
+        reader = _state
+    elif _PEL.fullmatch(name):
+        reader = _pel
+    elif _CONFIG.fullmatch(name):
+        reader = _config
+    elif os.path.basename(above) == FOLDER and not _is_log(os.path.dirname(above)):
+        if name == "board":
+            reader = _board
+        elif name in _MARKS or name.startswith("alive-"):
+            reader = partial(_mark, _MARKS.get(name, _ALIVE))
+    return reader
+
+
+def _is_saved(name: str, above: str) -> bool:
+    """Is it in a store's `groups`? A group may have any name."""
+    folder = above
+    while _SAVED.fullmatch(name) and os.path.dirname(folder) != folder:
+        folder, below = os.path.split(folder)
+        if below == "groups" and folder + os.sep + below != above:
+            beside = (os.path.join(folder, each) for each in ("queues", "config/queues.json"))
+            if any(map(os.path.exists, beside)):
+                return True
+    return False
+
+
+def _is_log(folder: str) -> bool:
+    """A log's `.tailrace` has names in common with a store's."""
+    if os.path.exists(os.path.join(folder, FOLDER, "log.json")):
+        return True
+    return any(name.endswith(".seg") for name in os.listdir(folder))
+
+
+def _read(fs: FileSystem, path: str) -> bytes:
+    return read_file(fs, path, fs.stat(path).size) or b""
+
+
+# --- groups ---------------------------------------------------------------------------------
+
+
+def _journal(fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iterator[Item]:
+    """Its lines in order, whole or not. Those with nothing but an offset below `start` are shown
+    too: they tell what happened."""
+    data = _read(fs, path)
+    journal = read_journal(data)
+    yield {"type": "file", "size": len(data)}
+    shown = damages = 0
+    for line in journal.all_lines:
+        if limit is not None and shown >= limit:
+            break
+        if line.zeros:
+            end = line.position + line.zeros
+            yield {"type": "hole", "position": line.position, "end": end}
+        position = line.position + line.zeros
+        if not line.ops:
+            damages += 1
+            shown += 1
+            yield {"type": "op", "position": position, **_damaged(line)}
+        checksum = "ok" if journal.is_ours else "none"
+        for op in line.ops:
+            shown += 1
+            kind = op["t"] if journal.is_ours else FLUXMQ_OPS[op["t"]]
+            item: Item = {"type": "op", "position": position, "checksum": checksum}
+            yield {**item, "op": kind, "contents": op}
+    else:
+        if journal.room:
+            yield {"type": "space", "position": len(data) - journal.room, "end": len(data)}
+    yield {"type": "ops", "ops": shown - damages, "damages": damages}
+
+
+def _damaged(line: Line) -> Item:
+    text = line.text.decode("utf-8", "backslashreplace")
+    return {"checksum": "bad", "torn": line.is_torn, "text": text}
+
+
+def _document(document: Document, data: bytes) -> Item:
+    item: Item = {"type": "document", "checksum": document.checksum}
+    if document.fault is not None:
+        item["fault"] = document.fault
+    if document.contents is None:
+        return {**item, "text": data.decode("utf-8", "backslashreplace")}
+    return {**item, "contents": document.contents}
+
+
+def _without(document: Document, key: str) -> Document:
+    contents = {name: value for name, value in (document.contents or {}).items() if name != key}
+    return document._replace(contents=contents)
+
+
+def _state(fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iterator[Item]:
+    data = _read(fs, path)
+    yield {"type": "file", "size": len(data)}
+    yield _document(read_snapshot(data), data)
+
+
+def _pel(fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iterator[Item]:
+    data = _read(fs, path)
+    document = read_snapshot(data)
+    yield {"type": "file", "size": len(data)}
+    entries = (document.contents or {}).get("entries")
+    if not isinstance(entries, dict):
+        yield _document(document, data)
+        return
+    yield _document(_without(document, "entries"), data)
+    shown = 0
+    for key, entry in entries.items():
+        if key.isdecimal() and int(key) < start:
+            continue
+        if limit is not None and shown >= limit:
+            return
+        shown += 1
+        item: Item = {"type": "pending", "offset": int(key) if key.isdecimal() else key}
+        state = entry.get("s") if isinstance(entry, dict) else None
+        if type(state) is int and state in STATES:
+            item["state"] = STATES[state]
+        yield {**item, "contents": entry}
+
+
+def _saved(fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iterator[Item]:
+    data = _read(fs, path)
+    yield {"type": "file", "size": len(data)}
+    yield _document(read_saved(data), data)
+
+
+# --- the store ------------------------------------------------------------------------------
+
+
+def _config(fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iterator[Item]:
+    data = _read(fs, path)
+    yield {"type": "file", "size": len(data)}
+    document = read_config(data)
+    if document.fault is None:
+        try:
+            load(data)
+        except (Corrupt, ConfigError) as error:
+            document = document._replace(fault=str(error))
+    configs = (document.contents or {}).get("configs")
+    if not isinstance(configs, list):
+        yield _document(document, data)
+        return
+    yield _document(_without(document, "configs"), data)
+    for entry in configs[:limit]:
+        name = entry.get("Name") if isinstance(entry, dict) else None
+        yield {"type": "queue", "name": name, "contents": entry}
+
+
+def _board(fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iterator[Item]:
+    data = _read(fs, path)
+    yield {"type": "file", "size": len(data)}
+    if len(data) < 8:
+        yield {"type": "board", "generation": None, "changing": None}
+        return
+    generation = int.from_bytes(data[:8], "little")
+    yield {"type": "board", "generation": generation, "changing": bool(generation & 1)}
+
+
+def _mark(what: str, fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iterator[Item]:
+    data = _read(fs, path)
+    yield {"type": "file", "size": len(data)}
+    item: Item = {"type": "mark", "what": what, "modified": fs.stat(path).modified_ms}
+    yield {**item, "text": data.decode("utf-8", "backslashreplace")}

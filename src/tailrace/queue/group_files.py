@@ -1,0 +1,112 @@
+"""Where a group is, and how it goes.
+
+The side files in `.tailrace/`: `lock` is held in turns by those who change the group, `open` is
+shared by those who have it open, `bell` is written to when somebody may want to look again, and
+`alive-…` is held by one process each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from tailrace.log.fs import FileSystem, remove_tree
+from tailrace.log.sidefiles import FOLDER, side_path
+from tailrace.queue.clock import Clock
+from tailrace.queue.journal import Deleted, Journal
+from tailrace.queue.snapshots import Snapshot
+
+__all__ = [
+    "ALIVE",
+    "BELL",
+    "LOCK",
+    "OPEN",
+    "UNIQUE",
+    "Foreign",
+    "GroupFiles",
+    "discard",
+    "discard_unopened",
+    "plain_name",
+    "sweep",
+]
+
+LOCK, OPEN, BELL, ALIVE = "lock", "open", "bell", "alive-"
+UNIQUE = "#"  # between what a consumer calls itself and what makes its name unique
+_DELETED = ".deleted-"
+
+
+class Foreign(Protocol):
+    """The same group in another system's files."""
+
+    def load(self, exported: Snapshot | None) -> Snapshot | None:
+        """What the other system knows, if it is more than what we have `exported`."""
+
+    def export(self, snapshot: Snapshot) -> None:
+        """Leave it the group as it is."""
+
+    def forget(self) -> None:
+        """The group is deleted."""
+
+
+class GroupFiles(NamedTuple):
+    """Where a group is, and how durable it has to be."""
+
+    fs: FileSystem
+    folder: str
+    group_id: str
+    clock: Clock
+    is_sync: bool  # wait for acknowledgements to be on the disk
+    is_durable: bool  # else nothing is ever synced
+    compact_after: int
+    foreign: Foreign | None = None
+    check: Callable[[], object] = lambda: None  # raises if the queue is not there any more
+
+    @property
+    def bell(self) -> str:
+        """The file that is written to when somebody may want to look again."""
+        return side_path(self.folder, BELL)
+
+
+def plain_name(member: str) -> str:
+    """What a consumer calls itself."""
+    return member.rpartition(UNIQUE)[0] or member
+
+
+def discard(files: GroupFiles) -> None:
+    """With the group's lock: tell those who use it, and take its files away; `sweep` removes them.
+    What the state says does not matter."""
+    fs, folder = files.fs, files.folder
+    if files.foreign is not None:
+        files.foreign.forget()
+    journal = Journal(fs, folder)
+    try:
+        if journal.open():
+            with contextlib.suppress(Deleted):
+                journal.load(lambda op: None)
+            journal.write([{"t": "deleted"}])
+    finally:
+        journal.close()
+    fs.rename(folder, os.path.join(os.path.dirname(folder), _DELETED + secrets.token_hex(8)))
+    fs.sync_dir(os.path.dirname(folder))
+
+
+def discard_unopened(files: GroupFiles) -> None:
+    """Delete a group without loading it: perhaps it cannot be."""
+    files.fs.make_dirs(os.path.join(files.folder, FOLDER))
+    lock = files.fs.lock(side_path(files.folder, LOCK))
+    try:
+        lock.acquire()
+        discard(files)
+    finally:
+        lock.close()
+    sweep(files.fs, os.path.dirname(files.folder))
+
+
+def sweep(fs: FileSystem, folder: str) -> None:
+    """Remove what is left of groups that were deleted from this folder."""
+    for entry in fs.list(folder):
+        if entry.name.startswith(_DELETED):
+            remove_tree(fs, os.path.join(folder, entry.name))

@@ -1,0 +1,185 @@
+"""Publishing to a queue by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import time_ns
+from typing import Any
+
+from tailrace.errors import Full, InvalidName
+from tailrace.kernel import NONE, Record, encode_one
+from tailrace.log.commit import Receipt
+from tailrace.log.log import Log
+from tailrace.queue.addresses import VERBS, address_of
+from tailrace.queue.message import Stamp, check_headers, new_record
+from tailrace.queue.settings import QueueSettings
+from tailrace.queue.topics import check_topic
+from tailrace.units import parse_duration
+
+__all__ = ["Publishing", "check_size"]
+
+_STAMPS_MOST = 1024
+
+# Compressing takes as long as appending. Of a queue whose messages don't become smaller, only some
+# are tried.
+_WORTH_COMPRESSING = 256
+_TRY_AGAIN_AFTER = 31
+
+
+class Publishing:
+    """What both kinds of queue can do. Thread-safe: what two threads do to a cache at once is
+    harmless."""
+
+    def __init__(self, name: str) -> None:
+        self._root = address_of(name)
+        self._stamps: dict[str, Stamp] = {}  # by routing key
+        self._uncompressed = 0  # so many messages are not worth a try
+
+    @property
+    def settings(self) -> QueueSettings:
+        raise NotImplementedError
+
+    @property
+    def log(self) -> Log:
+        raise NotImplementedError
+
+    def _wall_ms(self) -> int:
+        raise NotImplementedError
+
+    def publish(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        routing_key: str = "",
+        headers: Any = None,
+        message_id: str | None = None,
+        ttl: float | str | None = None,
+        timestamp: int | None = None,
+        wait: bool = True,
+    ) -> Receipt:
+        """Publish a message to this queue. Returns when it is as durable as the queue's flush mode
+        promises; with `wait=False` at once, and the receipt tells."""
+        settings = self.settings
+        if headers is None and message_id is None and ttl is None:
+            if not settings.limits.message_ttl_ms:
+                receipt = self._publish_plain(settings, value, key, routing_key, timestamp)
+                return receipt.wait() if wait else receipt
+        elif headers is not None:
+            check_headers(headers)
+        topic = self._topic(routing_key)
+        record = new_record(
+            value,
+            topic,
+            key=key,
+            headers=headers,
+            message_id=message_id,
+            expires_at=self._expiry(settings, ttl),
+            timestamp=timestamp,
+        )
+        receipt = self.append([record], settings)
+        return receipt.wait() if wait else receipt
+
+    def _publish_plain(
+        self,
+        settings: QueueSettings,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        routing_key: str,
+        timestamp: int | None,
+    ) -> Receipt:
+        """What most messages are: without headers of their own. Nothing is parsed or checked that
+        is known to be right."""
+        log = self.log
+        if isinstance(value, str):
+            value = value.encode()
+        if value is not None and len(value) > settings.limits.max_message_size > 0:
+            raise _too_large(len(value), settings)
+        stamp = self._stamps.get(routing_key)
+        if stamp is None:
+            stamp = self._stamp(routing_key)
+        codec = log.options.codec
+        if self._uncompressed:
+            self._uncompressed -= 1
+            codec = NONE
+        now_ms = time_ns() // 1_000_000
+        draft = encode_one(value, b"" if key is None else key, stamp(), timestamp, now_ms, codec)
+        if codec and value is not None and draft.size > len(value) > _WORTH_COMPRESSING:
+            self._uncompressed = _TRY_AGAIN_AFTER
+        return log.append_draft(draft)
+
+    def _topic(self, routing_key: str) -> str:
+        """The topic of a routing key, checked when it is new."""
+        stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
+        return stamp.topic
+
+    def _stamp(self, routing_key: str) -> Stamp:
+        topic = f"{self._root}/{routing_key}" if routing_key else self._root
+        if routing_key:
+            check_topic(topic)
+            if VERBS.intersection(routing_key.split("/")):
+                raise InvalidName(f"the routing key {routing_key!r} has a level that is a verb")
+        stamp = Stamp(topic)
+        if len(self._stamps) >= _STAMPS_MOST:
+            self._stamps.clear()
+        self._stamps[routing_key] = stamp
+        return stamp
+
+    def publish_many(
+        self,
+        values: Iterable[Any],
+        *,
+        routing_key: str = "",
+        ttl: float | str | None = None,
+        wait: bool = True,
+    ) -> Receipt:
+        """Publish messages in one batch (more only beyond its limits): values, or pairs of a key
+        and a value, or triples with headers."""
+        settings = self.settings
+        topic = self._topic(routing_key)
+        expiry = self._expiry(settings, ttl)
+        records = (_record_of(value, topic, expiry, settings) for value in values)
+        receipt = self.log.append_many(records)
+        return receipt.wait() if wait else receipt
+
+    def append(
+        self,
+        records: list[Record],
+        settings: QueueSettings,
+        producer: str | None = None,
+    ) -> Receipt:
+        """Append records of messages; with a producer, once."""
+        for record in records:
+            check_size(record, settings)
+        if producer is not None:
+            return self.log.append(records, producer=producer, sequence=0)
+        return self.log.append(records)
+
+    def _expiry(self, settings: QueueSettings, ttl: float | str | None) -> int | None:
+        ttl_ms = settings.limits.message_ttl_ms if ttl is None else parse_duration(ttl, "ttl")
+        return self._wall_ms() + ttl_ms if ttl_ms else None
+
+
+def check_size(record: Record, settings: QueueSettings) -> None:
+    limit, size = settings.limits.max_message_size, len(record.value or b"")
+    if limit and size > limit:
+        raise _too_large(size, settings)
+
+
+def _too_large(size: int, settings: QueueSettings) -> Full:
+    return Full(
+        f"a message of {size:,} bytes is more than the queue {settings.name!r} takes: "
+        f"limits.max_message_size is {settings.limits.max_message_size:,}"
+    )
+
+
+def _record_of(value: Any, topic: str, expiry: int | None, settings: QueueSettings) -> Record:
+    key = headers = None
+    match value:
+        case (key, value):
+            pass
+        case (key, value, headers):
+            check_headers(headers)
+    record = new_record(value, topic, key=key, headers=headers, expires_at=expiry)
+    check_size(record, settings)
+    return record
