@@ -49,15 +49,18 @@ class Reading(Generic[T], AsyncIterator[T]):
         timeout: float | None = None,
         lookout: Worker | None = None,
         worker: Worker | None = None,
+        wrap: Callable[[Any], T] | None = None,
     ) -> None:
         """`start` begins to read, in a thread; `weigh` tells the bytes of an item. At the end of
         the log the `lookout` does: it looks for all who follow, whom one event wakes, in one go.
-        The `worker` lets go of files if nobody else does."""
+        The `worker` lets go of files if nobody else does. `wrap` makes of what was read what is
+        handed out."""
         self._start = start
         self._weigh = weigh
         self._timeout = timeout
         self._lookout = lookout
         self._worker = worker
+        self._wrap = wrap
         self._deadline: float | None = None
         self._pending: asyncio.Future[_Portion[T]] | None = None
         self._portion: _Portion[T] = _Portion(deque(), None, is_all=False, is_last=False)
@@ -77,7 +80,8 @@ class Reading(Generic[T], AsyncIterator[T]):
             items, error, _is_all, is_last = self._portion
             if items:
                 self._deadline = None
-                return items.popleft()
+                item = items.popleft()
+                return item if self._wrap is None else self._wrap(item)
             if error is not None:
                 self.close()
                 raise error

@@ -14,16 +14,18 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["Worker"]
+__all__ = ["LINGER_S", "Worker", "finish"]
 
 T = TypeVar("T")
 
 logger = logging.getLogger("tailrace")
 
 _TELL_AFTER_S = 0.001
+
+LINGER_S = 5.0  # for workers of which there may be many, that are needed now and then
 
 
 class _Job(NamedTuple):
@@ -39,11 +41,13 @@ class _Done(NamedTuple):
 
 
 class Worker:
-    """Thread-safe. There is a thread while there is something to do, and as long as it is kept."""
+    """Thread-safe. There is a thread while there is something to do, and as long as it is kept; or
+    until there was nothing to do for `linger_s`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, linger_s: float | None = None) -> None:
         self._name = name
         self._is_kept = False
+        self._linger_s = linger_s
         self.start_afresh()
         _workers.add(self)
 
@@ -52,6 +56,7 @@ class Worker:
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._runs = False
+        self._has_lingered = False
 
     def do(self, job: Callable[[], T], *, slow: bool = False) -> asyncio.Future[T]:
         """A future of the running loop for what `job` returns.
@@ -74,6 +79,11 @@ class Worker:
                 self._runs = True
             self._jobs.put(job)
 
+    async def drain(self) -> None:
+        """Return when what was asked for before is done."""
+        if self._runs:
+            await self.do(lambda: None, slow=True)
+
     def keep(self) -> None:
         """Have the thread wait for more."""
         self._is_kept = True
@@ -81,7 +91,7 @@ class Worker:
     def let_go(self) -> None:
         """End the thread when there is nothing left to do. Takes no lock: the garbage collector may
         call it anywhere."""
-        self._is_kept = False
+        self._is_kept, self._linger_s = False, None
         self._jobs.put(None)
 
     def drop(self, close: Callable[[], object]) -> None:
@@ -96,14 +106,16 @@ class Worker:
 
     def _is_needed(self) -> bool:
         with self._lock:
-            self._runs = self._is_kept or not self._jobs.empty()
+            lingers = self._linger_s is not None and not self._has_lingered
+            self._has_lingered = False
+            self._runs = self._is_kept or lingers or not self._jobs.empty()
             return self._runs
 
     def _work_off(self) -> None:
         """Wait for a job, do it and those that have come meanwhile. Nothing of them is left here
         afterwards: the thread must not be what keeps a log alive that everybody else has dropped,
         and an error must not be found in the frames that it came through."""
-        job = self._jobs.get()
+        job = self._next()
         done: dict[asyncio.AbstractEventLoop, list[_Done]] = {}
         since = time.monotonic()
         while job is not None:
@@ -117,11 +129,33 @@ class Worker:
             job = None if self._jobs.empty() else self._jobs.get()
         _tell(done)
 
+    def _next(self) -> _Job | None:
+        linger_s = None if self._is_kept else self._linger_s
+        try:
+            return self._jobs.get(timeout=linger_s)
+        except queue.Empty:
+            self._has_lingered = True
+            return None
+
     def _do_unasked(self, do: Callable[[], object]) -> None:
         try:
             do()
         except Exception:  # nobody else is there to be told
             logger.exception("%s", self._name)
+
+
+async def finish(work: asyncio.Future[T] | Coroutine[Any, Any, T]) -> T:
+    """Wait for it; if we are cancelled meanwhile it is done all the same, and what comes of it
+    concerns nobody any more."""
+    future = asyncio.ensure_future(work)
+    future.add_done_callback(_hear_out)
+    return await asyncio.shield(future)
+
+
+def _hear_out(future: asyncio.Future[Any]) -> None:
+    """Lest asyncio complain of an error that nobody was told of."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _attempt(do: Callable[[], Any], future: asyncio.Future[Any]) -> _Done:

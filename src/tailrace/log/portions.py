@@ -34,7 +34,7 @@ class Portions:
             region = self._region
             if region is None or region.next_offset <= self.position:
                 self._region = None  # before the next is asked for
-                region = next(self._regions, None)
+                region = self._next_region()
                 if region is None:
                     self.position = self.last
                     break
@@ -48,6 +48,13 @@ class Portions:
                 self._portion = min(2 * max(want, self._portion), _LARGEST)
                 return records
         return []
+
+    def _next_region(self) -> Region | None:
+        try:
+            return next(self._regions, None)
+        except BaseException:  # it is over then, but what it was about to read is not
+            self._regions = self._reader.regions(self._view, self.position, self.last)
+            raise
 
     def leap(self, offset: int) -> None:
         """Go on from an offset further on."""

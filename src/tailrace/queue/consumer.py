@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -331,6 +331,22 @@ class StreamConsumer(_Receiver):
         else:
             behind = upto.offset + 1 if isinstance(upto, Message) else upto
             self._group.done(self._member, self._epoch, below=behind)
+
+    def commit_but(self, kept: Sequence[Message]) -> None:
+        """`commit()`, where these are messages of the last look that the caller has not got yet.
+        For those who wait in their own way."""
+        done, left = [*self._past], []
+        for first, behind in zip(self._got[::2], self._got[1::2], strict=True):
+            middle = kept[0].offset if kept else behind
+            if not first <= middle < behind:
+                middle = behind
+            if first < middle:
+                done += (first, middle)
+            if middle < behind:
+                left += [middle, behind]
+        if done:
+            self._group.done(self._member, self._epoch, ranges=done)
+        self._past, self._got = [], left
 
     def seek(self, start: Any, *, timestamp: int | None = None) -> None:
         """Have the whole group go on from somewhere else: an offset, "first", "last", "next",

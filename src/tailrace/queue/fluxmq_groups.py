@@ -40,6 +40,7 @@ from tailrace.log.fs import FileSystem, read_exactly, replace_file
 from tailrace.log.sidefiles import FOLDER
 from tailrace.queue import journal
 from tailrace.queue.clock import Clock
+from tailrace.queue.group_files import plain_name
 from tailrace.queue.journal import Op
 from tailrace.queue.layout import Layout
 from tailrace.queue.ledger import CLAIMED, FREE, LEASED
@@ -335,10 +336,11 @@ class FluxGroup:
         state = snapshot.state
         pending: dict[str, list[dict[str, Any]]] = {}
         for offset, entry in sorted(snapshot.entries.items()):
-            pending.setdefault(entry["c"], []).append(
+            consumer = plain_name(entry["c"])
+            pending.setdefault(consumer, []).append(
                 {
                     "Offset": offset,
-                    "ConsumerID": entry["c"],
+                    "ConsumerID": consumer,
                     "ClaimedAt": now,
                     "DeliveryCount": entry["n"],
                 }

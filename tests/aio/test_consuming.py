@@ -1,0 +1,544 @@
+"""How tasks wait for messages: alone, together, and until somebody ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace import Closed, ConfigError, InvalidName, aio
+from tests.aio.queue_support import offsets, values
+from tests.aio.support import collect, run, steps, until
+from tests.log.conftest import our_threads
+from tests.log.helpers import WAIT, eventually, run_python
+
+KINDS = ["queue", "stream"]
+
+
+async def make(store: aio.Store, kind: str, **options: Any) -> Any:
+    return await getattr(store, kind)("q", **options)
+
+
+class Gate:
+    """Has looks for messages end only when it is opened."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._look: Callable[[int], Any] = consumer._blocking.look_now
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+        consumer._blocking.look_now = self._wait
+
+    def _wait(self, max: int) -> Any:
+        found = self._look(max)
+        self.reached.set()
+        assert self.opened.wait(WAIT)
+        return found
+
+    async def until_reached(self) -> None:
+        assert await asyncio.to_thread(self.reached.wait, WAIT)
+
+
+# --- waiting ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flush", ["sync", "async", "none"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_that_waits_is_woken(path: Path, kind: str, flush: str) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush=flush) as store:
+            queue = await make(store, kind)
+            async with queue.consumer("g") as consumer:
+                for number in range(5):
+                    task = asyncio.ensure_future(consumer.receive(10, None))
+                    await asyncio.sleep(0.01)
+                    assert not task.done()
+                    await queue.publish(b"%d" % number)
+                    assert values(await task) == [b"%d" % number]
+
+    run(work())
+
+
+def test_messages_of_another_process(path: Path) -> None:
+    code = """
+import json, sys, tailrace
+with tailrace.open(sys.argv[1]) as store:
+    for number in range(3):
+        store.queue("q").publish(b"%d" % number)
+print(json.dumps(True))
+"""
+
+    async def work() -> None:
+        async with aio.open(path) as store:
+            queue = await store.queue("q")
+            found = []
+            other = asyncio.ensure_future(asyncio.to_thread(run_python, code, path))
+            async with asyncio.timeout(WAIT):
+                async for message in queue.consume("g"):
+                    async with message:
+                        found.append(message.value)
+                    if len(found) == 3:
+                        break
+            assert found == [b"0", b"1", b"2"]
+            await other
+
+    run(work())
+
+
+def test_a_message_that_is_ready_again_by_itself(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q", visibility_timeout=0.1)
+            await queue.publish(b"0")
+            async with queue.consumer("g") as consumer:
+                [message] = await consumer.receive()
+                [message] = await consumer.receive(9, None)  # its lease has ended
+                assert message.delivery_count == 2
+                await message.nack(delay=0.1)
+                [message] = await consumer.receive(9, None)
+                assert message.delivery_count == 3
+
+    run(work())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_timeouts(path: Path, kind: str) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await make(store, kind)
+            async with queue.consumer("g") as consumer:
+                assert await consumer.receive(1, 0.02) == []
+                for _ in range(5):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(consumer.receive(1, None), 0.02)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(collect(consumer), 0.02)
+                await queue.publish(b"0")
+                assert values(await consumer.receive(1, 0)) == [b"0"]
+
+    run(work())
+
+
+def test_what_came_a_moment_ago_is_found_without_waiting(path: Path) -> None:
+    """Although somebody has looked before, and is not done yet."""
+
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            async with queue.consumer("g") as consumer:
+                gate = Gate(consumer)
+                task = asyncio.ensure_future(consumer.receive(1, None))
+                await gate.until_reached()
+                task.cancel()
+                await asyncio.wait([task])
+                await queue.publish(b"0")
+                waiting = asyncio.ensure_future(consumer.receive(1, 0))
+                await steps(3)
+                gate.opened.set()
+                assert values(await waiting) == [b"0"]
+
+    run(work())
+
+
+# --- the end ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["consumer", "queue", "store", "delete"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_closing_ends_whoever_waits(path: Path, kind: str, how: str) -> None:
+    async def work() -> None:
+        store = await aio.open(path, flush="async")
+        queue = await make(store, kind)
+        consumer = await queue.consumer("g")
+        tasks: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(consumer.receive(1, None)) for _ in range(3)
+        ]
+        tasks += [asyncio.ensure_future(collect(each)) for each in (consumer, queue.consume("h"))]
+        tasks += [asyncio.ensure_future(collect(queue.read(follow=True))) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        if how == "consumer":
+            await consumer.close()
+            await asyncio.gather(*tasks[:4])
+        elif how == "queue":
+            await queue.close()
+        elif how == "delete":
+            await store.delete("q")
+        if how in ("store", "consumer"):
+            await store.close()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        # Who looks at the moment of a deletion finds that there is no queue.
+        assert all(each == [] or (how == "delete" and isinstance(each, Closed)) for each in found)
+        with pytest.raises(Closed):
+            await consumer.receive()
+        await store.close()
+
+    run(work())
+
+
+def test_closing_while_a_look_is_under_way(path: Path) -> None:
+    """What it brings goes to who asked for it, or back."""
+
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            await queue.publish_many([b"0", b"1"])
+            for is_cancelled in (False, True):
+                consumer = await queue.consumer("g")
+                gate = Gate(consumer)
+                task = asyncio.ensure_future(consumer.receive(1, None))
+                await gate.until_reached()
+                if is_cancelled:
+                    task.cancel()
+                closing = asyncio.ensure_future(consumer.close())
+                await steps(5)
+                assert not closing.done()
+                gate.opened.set()
+                await closing
+                await asyncio.wait([task])
+                assert is_cancelled or values(task.result()) == [b"0"]
+            assert [each.offset for each in await queue.pending("g")] == [0, 1]
+            async with queue.consumer("g") as consumer:
+                [message] = await consumer.receive(9)
+                assert (message.value, message.delivery_count) == (b"1", 1)
+
+    run(work())
+
+
+def test_a_close_that_is_cancelled(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            for number in range(15):
+                consumer = await queue.consumer("g")
+                task = asyncio.ensure_future(consumer.close())
+                await steps(number)
+                task.cancel()
+                await asyncio.wait([task])
+                if number:
+                    assert consumer.closed
+                await consumer.close()
+                [info] = await queue.groups()
+                assert info.members == []
+
+    run(work())
+
+
+# --- together -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_tasks_share_a_consumer(path: Path, kind: str) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await make(store, kind)
+            async with queue.consumer("g") as consumer:
+                found: list[int] = []
+
+                async def consume(number: int) -> None:
+                    with contextlib.suppress(Closed):  # it was acking meanwhile
+                        while messages := await consumer.receive(1 + number % 3, None):
+                            assert len(messages) <= 1 + number % 3
+                            found.extend(offsets(messages))
+                            for message in messages:
+                                await message.ack()
+                            await asyncio.sleep(0)
+
+                tasks = [asyncio.ensure_future(consume(number)) for number in range(20)]
+                for _ in range(30):
+                    await queue.publish_many([b"x"] * 10)
+                    await asyncio.sleep(0.001)
+                await until(lambda: len(found) == 300)
+                await consumer.close()
+                await asyncio.gather(*tasks)
+                assert sorted(found) == list(range(300))
+            [info] = await queue.groups()
+            assert info.committed == 300
+
+    run(work())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_event_is_enough_for_all_who_wait(path: Path, kind: str) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await make(store, kind)
+            async with queue.consumer("g") as consumer:
+                for _ in range(20):
+                    tasks = [asyncio.ensure_future(consumer.receive(1, None)) for _ in range(10)]
+                    await asyncio.sleep(0.005)
+                    await queue.publish_many([b"x"] * 10)
+                    for messages in await asyncio.gather(*tasks):
+                        assert len(messages) == 1
+
+    run(work())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_cancelled_task_would_have_got_goes_to_one_who_waits(path: Path, kind: str) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await make(store, kind)
+            async with queue.consumer("g") as consumer:
+                waiting = asyncio.ensure_future(consumer.receive(1, None))
+                await asyncio.sleep(0.05)
+                gate = Gate(consumer)
+                await queue.publish(b"0")
+                await gate.until_reached()  # it has found the message
+                other = asyncio.ensure_future(consumer.receive(1, None))
+                await steps(3)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+                gate.opened.set()
+                assert values(await other) == [b"0"]
+
+    run(work())
+
+
+def test_those_who_want_many_and_those_who_want_one(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            await queue.publish_many([b"x"] * 30)
+            async with queue.consumer("g") as consumer:
+                wanted = [1, 10, 2, 7, 10]
+                found = await asyncio.gather(*(consumer.receive(each, None) for each in wanted))
+                assert [len(messages) for messages in found] == wanted
+
+    run(work())
+
+
+def test_an_error_is_told_to_all_who_wait(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            async with queue.consumer("g") as consumer:
+                tasks = [asyncio.ensure_future(consumer.receive(1, None)) for _ in range(5)]
+                await asyncio.sleep(0.05)
+                await queue.delete_group("g")
+                await queue.publish(b"0")
+                for task in tasks:
+                    with pytest.raises(Closed, match="the group 'g'"):
+                        await task
+
+    run(work())
+
+
+# --- joining ------------------------------------------------------------------------------
+
+
+def test_it_joins_when_it_is_used(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            await queue.publish(b"0")
+            consumer = queue.consumer("g", filter="#")
+            assert repr(consumer) == "aio.Consumer('q', 'g@#', not open)"
+            assert await queue.group_ids() == []
+            for verb in (consumer.ack, consumer.nack, consumer.release):
+                with pytest.raises(Closed, match="is not open: use `async with`, or await it"):
+                    await verb([])
+            with pytest.raises(Closed, match="is not open"):
+                _ = consumer.id
+            tasks = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
+            assert sorted(map(len, await asyncio.gather(*tasks))) == [0, 0, 1]
+            assert repr(consumer) == "aio.Consumer('q', 'g@#', open)"
+            [info] = await queue.groups()
+            assert [member.id for member in info.members] == [consumer.id]
+            await consumer.close()
+            assert repr(consumer) == "aio.Consumer('q', 'g@#', closed)"
+            with pytest.raises(Closed, match="is closed"):
+                await consumer.open()
+
+    run(work())
+
+
+def test_it_cannot_join(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            consumer = queue.consumer("no/../group", prefetch=0)
+            for _ in range(2):
+                with pytest.raises((ConfigError, InvalidName)):
+                    await consumer.receive()
+            tasks = [asyncio.ensure_future(consumer.open()) for _ in range(3)]
+            await asyncio.wait(tasks)
+            assert all(isinstance(task.exception(), ConfigError | InvalidName) for task in tasks)
+            await consumer.close()
+
+    run(work())
+
+
+def test_joining_that_is_cancelled(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            await queue.publish(b"0")
+            for number in range(20):
+                consumer = queue.consumer("g")
+                task = asyncio.ensure_future(consumer.open())
+                await steps(number)
+                task.cancel()
+                await asyncio.wait([task])
+                if number % 2:
+                    [message] = await consumer.receive(1, None)
+                    await message.release()
+                    await consumer.close()
+                del consumer, task
+            await until_nobody_is_there(queue)
+
+    run(work())
+
+
+def test_a_consumer_that_is_closed_before_it_has_joined(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            await queue.consumer("g").close()
+            assert await queue.group_ids() == []
+            for number in range(10):
+                consumer = queue.consumer("g")
+                opening = asyncio.ensure_future(consumer.open())
+                await steps(number)
+                await consumer.close()
+                await asyncio.wait([opening])
+                error = opening.exception()
+                assert error is None or isinstance(error, Closed)
+            await until_nobody_is_there(queue)
+
+    run(work())
+
+
+async def until_nobody_is_there(queue: Any) -> None:
+    """But us, who tidy up after those who were dropped."""
+    gc.collect()
+    async with queue.consumer("g") as consumer:
+        while True:
+            [info] = await queue.groups()
+            if [member.id for member in info.members] == [consumer.id]:
+                return
+            await consumer.receive()
+
+
+# --- dropping -----------------------------------------------------------------------------
+
+
+def nothing_is_left() -> bool:
+    gc.collect()  # a group goes after its consumers
+    return not our_threads()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_consumer_that_is_dropped_leaves(path: Path, kind: str) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await make(store, kind)
+            await queue.publish_many([b"0", b"1"])
+            consumer = await queue.consumer("g")
+            [message] = await consumer.receive()
+            gone = weakref.ref(consumer)
+            del consumer
+            assert gone() is None
+            await message.ack()
+            message = await anext(queue.consume("g"))
+            assert message.value == b"1"
+            async with queue.consumer("g") as consumer:
+                await consumer.receive()
+                [info] = await queue.groups()
+                assert [member.id for member in info.members] == [consumer.id]
+
+    run(work())
+
+
+def test_a_store_that_is_dropped(path: Path) -> None:
+    async def work() -> None:
+        store = await aio.open(path, flush="async")
+        queue = await store.queue("q")
+        stream = await store.stream("s")
+        await queue.publish(b"0")
+        await stream.publish(b"0")
+        consumer = await queue.consumer("g")
+        [message] = await consumer.receive()
+        await message.ack()
+        async for _message in stream.consume("g"):
+            break
+        async for _message in queue.read(follow=True):
+            break
+        assert our_threads()
+
+    run(work())
+    eventually(nothing_is_left)
+    asyncio.run(reopened(path))
+
+
+async def reopened(path: Path) -> None:
+    async with aio.open(path) as store:
+        queue = await store.queue("q")
+        async with queue.consumer("g") as consumer:
+            assert await consumer.receive() == []
+
+
+def test_a_loop_that_ends_while_tasks_wait(path: Path) -> None:
+    async def work() -> None:
+        store = await aio.open(path, flush="async")
+        queue = await store.queue("q")
+        for _ in range(3):
+            asyncio.ensure_future(collect(queue.consume("g")))  # noqa: RUF006
+        asyncio.ensure_future(collect(queue.read(follow=True)))  # noqa: RUF006
+        await asyncio.sleep(0.05)
+
+    run(work())
+    eventually(nothing_is_left)
+
+
+# --- several loops ------------------------------------------------------------------------
+
+
+def test_two_loops_share_a_store(path: Path) -> None:
+    async def consume(store: aio.Store, name: str) -> int:
+        queue = await store.queue("q")
+        count = 0
+        async with queue.consumer(name) as consumer:
+            while count < 50:
+                for message in await consumer.receive(10, None):
+                    count += 1
+                    await message.ack()
+        return count
+
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            other = asyncio.ensure_future(
+                asyncio.to_thread(asyncio.run, consume(store, "other loop"))
+            )
+            ours = asyncio.ensure_future(consume(store, "this loop"))
+            for number in range(50):
+                await queue.publish(b"%d" % number)
+            assert [await ours, await other] == [50, 50]
+
+    run(work())
+
+
+def test_closing_a_store_ends_those_who_wait_in_another_loop(path: Path) -> None:
+    async def work() -> None:
+        store = await aio.open(path, flush="async")
+        queue = await store.queue("q")
+        begun = threading.Event()
+
+        async def consume() -> list[aio.Message]:
+            async with queue.consumer("g") as consumer:
+                begun.set()
+                return await consumer.receive(1, None)
+
+        other = asyncio.ensure_future(asyncio.to_thread(asyncio.run, consume()))
+        await asyncio.to_thread(begun.wait, WAIT)
+        await asyncio.sleep(0.05)
+        await store.close()
+        assert await other == []
+
+    run(work())

@@ -1,0 +1,281 @@
+"""Streams, through both APIs: read from anywhere, commit, seek, share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace import LeaseLost
+from tests.aio.queue_support import APIS, Api, offsets, values
+from tests.aio.support import collect, run
+from tests.log.helpers import T0
+
+FAST: dict[str, Any] = {"flush": "async"}
+
+
+@pytest.fixture(params=APIS)
+def api(request: pytest.FixtureRequest) -> Api:
+    return APIS[request.param]
+
+
+async def fill(stream: Any, count: int = 10) -> None:
+    for number in range(count):
+        is_last = number == count - 1
+        await stream.publish(b"%d" % number, timestamp=T0 + number, wait=is_last)
+
+
+STARTS: list[tuple[dict[str, Any], list[int]]] = [
+    ({}, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+    ({"start": "first"}, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+    ({"start": 7}, [7, 8, 9]),
+    ({"start": 99}, []),
+    ({"start": "offset=8"}, [8, 9]),
+    ({"start": f"timestamp={T0 + 6}"}, [6, 7, 8, 9]),
+    ({"timestamp": T0 + 9}, [9]),
+    ({"timestamp": T0 + 100}, []),
+    ({"start": "last"}, []),
+    ({"start": "next"}, []),
+]
+
+
+@pytest.mark.parametrize(("start", "found"), STARTS, ids=repr)
+def test_every_start(path: Path, api: Api, start: dict[str, Any], found: list[int]) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            assert offsets(await collect(stream.read(**start))) == found
+            async with stream.consumer("g", **start) as consumer:
+                assert offsets(await consumer.receive(99)) == found
+                await stream.publish(b"next")
+                assert values(await consumer.receive(99)) == [b"next"]
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "start", [{"start": "middle"}, {"start": True}, {"start": 3, "timestamp": T0}], ids=repr
+)
+def test_no_start_at_all(path: Path, api: Api, start: dict[str, Any]) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            with pytest.raises(ValueError, match="start"):
+                await collect(stream.read(**start))
+            with pytest.raises(ValueError, match="start"):
+                await stream.consumer("g", **start)
+
+    run(work())
+
+
+def test_resolving(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            assert await stream.resolve("first") == 0
+            assert await stream.resolve("next") == 10
+            assert await stream.resolve("first", T0 + 3) == 3
+
+    run(work())
+
+
+def test_reading_without_a_group(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            assert offsets(await collect(stream.read(2, 5))) == [2, 3, 4]
+            [message] = await collect(stream.read(9))
+            assert (message.queue, message.value, message.delivery_count) == ("s", b"9", 0)
+            for verb in ("ack", "nack", "reject", "release", "extend"):
+                with pytest.raises(LeaseLost, match="s:9 was only looked at"):
+                    await getattr(message, verb)()
+            assert (await message.properties())["offset"] == 9
+            found = await collect(stream.read(8, follow=True, timeout=0.05))
+            assert offsets(found) == [8, 9]
+            with pytest.raises(ValueError, match="timeout is for follow=True"):
+                await collect(stream.read(timeout=1))
+            assert await stream.group_ids() == []
+
+    run(work())
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_committing(path: Path, api: Api, flush: str) -> None:
+    async def work() -> None:
+        async with api.open(path, flush=flush) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            async with stream.consumer("g", auto_commit=False) as consumer:
+                assert consumer.auto_commit is False
+                await consumer.commit()
+                messages = await consumer.receive(6)
+                assert await consumer.committed() == 0
+                await consumer.commit(messages[1])
+                assert await consumer.committed() == 2
+                await consumer.commit(4)
+                assert await consumer.committed() == 4
+                await messages[5].ack()  # which is left to `commit`
+                assert await consumer.committed() == 4
+            async with stream.consumer("g", auto_commit=False) as consumer:
+                assert offsets(await consumer.receive(99)) == [4, 5]
+                assert offsets(await consumer.receive(99)) == [6, 7, 8, 9]
+                await consumer.commit()
+                assert await consumer.committed() == 10
+
+    run(work())
+
+
+def test_what_the_caller_has_moved_past_is_committed(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            async with stream.consumer("g", auto_commit_interval=0.0) as consumer:
+                assert offsets(await consumer.receive(3)) == [0, 1, 2]
+                assert await consumer.committed() == 0
+                assert offsets(await consumer.receive(3)) == [3, 4, 5]
+                assert await consumer.committed() == 3
+                await consumer.receive(3)
+                assert await consumer.committed() == 6
+            async with stream.consumer("g") as consumer:
+                found = await consumer.receive(3)
+                assert offsets(found) == [6, 7, 8]
+                await found[1].ack()
+                assert await consumer.committed() == 8
+
+    run(work())
+
+
+def test_closing_commits_what_the_caller_has_moved_past(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            async with stream.consumer("g") as consumer:
+                await consumer.receive(3)
+                await consumer.receive(3)
+            async with stream.consumer("g") as consumer:
+                assert offsets(await consumer.receive(99)) == [3, 4, 5]
+
+    run(work())
+
+
+def test_seeking(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            async with stream.consumer("g") as one, stream.consumer("g") as other:
+                old = await one.receive(8)
+                await one.seek(2)
+                assert offsets(await other.receive(2)) == [2, 3]
+                await old[-1].ack()  # from before: it commits nothing
+                assert await one.committed() == 2
+                assert offsets(await one.receive(2)) == [4, 5]
+                await other.seek("first", timestamp=T0 + 9)
+                assert offsets(await one.receive(99)) == [9]
+                await one.commit()
+                assert await one.committed() == 10
+                with pytest.raises(ValueError, match="start is"):
+                    await one.seek("middle")
+
+    run(work())
+
+
+def test_two_consumers_share(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            async with stream.consumer("g", auto_commit=False) as one:
+                async with stream.consumer("g", auto_commit=False) as other:
+                    assert offsets(await one.receive(3)) == [0, 1, 2]
+                    assert offsets(await other.receive(3)) == [3, 4, 5]
+                    await other.commit()
+                    assert await one.committed() == 0
+                    assert offsets(await other.receive(2)) == [6, 7]
+                    await one.commit()
+                    assert await one.committed() == 6
+                assert offsets(await one.receive(99, wait=5)) == [6, 7]
+                assert offsets(await one.receive(99)) == [8, 9]
+
+    run(work())
+
+
+def test_rejecting_goes_on_behind(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            async with stream.consumer("g") as consumer:
+                messages = await consumer.receive(5)
+                await messages[0].nack()
+                await messages[0].release()
+                await messages[0].extend()
+                async with messages[0].auto_extend():
+                    pass
+                with pytest.raises(ValueError, match="publish="):
+                    await messages[0].ack(publish=[("x", b"y")])
+                await messages[3].reject("no good")
+                assert await consumer.committed() == 4
+                async with messages[4]:
+                    pass
+                assert await consumer.committed() == 5
+
+    run(work())
+
+
+def test_filters(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            for key in ("eu/a", "us/a", "eu/b"):
+                await stream.publish(key, routing_key=key)
+            async with stream.consumer("g", filter="us/+", auto_commit=False) as consumer:
+                assert values(await consumer.receive(9)) == [b"us/a"]
+                assert await consumer.receive(9) == []
+                await consumer.commit()
+                assert await consumer.committed() == 3
+                [info] = await stream.groups()
+                assert (info.id, info.lag) == ("g@us/+", 0)
+
+    run(work())
+
+
+def test_what_a_delivery_tells_of_the_work_of_others(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s", primary_group="workers")
+            await fill(stream, 3)
+            async with stream.consumer("workers", auto_commit=False) as workers:
+                await workers.receive(2)
+                await workers.commit()
+                async with stream.consumer("g") as consumer:
+                    found = [await message.properties() for message in await consumer.receive(3)]
+            assert [each["x-work-acked"] for each in found] == [True, True, False]
+            assert {each["x-work-committed-offset"] for each in found} == {2}
+            assert {each["group-id"] for each in found} == {"g"}
+
+    run(work())
+
+
+def test_iterating(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            found = []
+            consumer = await stream.consume(group="g", start=4)
+            async for message in consumer:
+                found.append(message.offset)
+                if message.offset == 9:
+                    await consumer.close()
+            assert found == [4, 5, 6, 7, 8, 9]
+            async with stream.consumer("g") as consumer:
+                assert offsets(await consumer.receive(99)) == [9]
+
+    run(work())

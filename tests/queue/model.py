@@ -1,0 +1,241 @@
+"""What a classic queue is to do, in as few words as possible: lists and dictionaries, no files.
+
+Each message is, for each group, in exactly one place: not looked at (`offset >= cursor`), in
+`entries`, or settled, of which `dead` tells the ones that became dead letters. Times are in
+milliseconds and multiples of a tick, so nothing is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tailrace.queue.topics import matches
+
+__all__ = ["BACKOFF_MS", "LEASE_MS", "Entry", "GroupModel", "Sent"]
+
+LEASE_MS = 16_000
+BACKOFF_MS = 4_000  # doubles with each delivery
+
+
+@dataclass
+class Sent:
+    """A message that was published."""
+
+    offset: int
+    value: bytes
+    key: str | None = None
+    routing_key: str = ""
+    expires_ms: int | None = None  # by the wall clock
+    for_group: str | None = None  # it was redriven
+
+
+@dataclass
+class Entry:
+    """A message that a group has looked at, and not settled."""
+
+    state: str  # claimed, leased, waiting, free, parked, dying
+    until: int = 0
+    count: int = 0
+    is_suspect: bool = False  # somebody kept it for too long, or died with it
+    holder: object = None
+    token: object = field(default_factory=object)  # whoever holds the same has the lease
+
+
+class GroupModel:
+    def __init__(self, id: str, *, key_order: bool, max_retries: int) -> None:
+        self.id = id
+        self.pattern = id.partition("@")[2]
+        self.key_order = key_order
+        self.max_retries = max_retries
+        self.cursor = 0
+        self.entries: dict[int, Entry] = {}
+        self.settled: set[int] = set()
+        self.skipped: set[int] = set()  # of these: what never concerned the group, or had expired
+        self.dead: list[int] = []  # of these: dead letters, in the order in which they died
+        self.log: dict[int, Sent] = {}
+        self.members: set[object] = set()
+        self.killed: set[object] = set()  # of the members; nobody has noticed yet
+
+    # --- questions --------------------------------------------------------------------------
+
+    def concerns(self, sent: Sent) -> bool:
+        if sent.for_group not in (None, self.id):
+            return False
+        if not self.pattern:
+            return True
+        return bool(sent.routing_key) and matches(self.pattern, sent.routing_key)
+
+    def wants(self, sent: Sent, wall: int) -> bool:
+        is_expired = sent.expires_ms is not None and wall > sent.expires_ms
+        return self.concerns(sent) and not is_expired
+
+    @property
+    def committed(self) -> int:
+        return min(self.entries, default=self.cursor)
+
+    def is_ready(self, entry: Entry, now: int) -> bool:
+        if entry.state in ("free", "parked"):
+            return entry.state == "free"
+        return entry.until <= now
+
+    def has_lease(self, offset: int, token: object) -> bool:
+        entry = self.entries.get(offset)
+        return entry is not None and entry.token is token and entry.state in ("leased", "claimed")
+
+    def state_of(self, offset: int) -> str:
+        """Where a message is: the one place."""
+        if offset in self.entries:
+            return self.entries[offset].state
+        if offset in self.dead:
+            return "dead"
+        return "settled" if offset in self.settled else "ready"
+
+    def _line(self, key: str | None) -> list[int]:
+        """The messages of a key that are not settled, in order."""
+        if not self.key_order or key is None:
+            return []
+        return [o for o in sorted(self.entries) if self.log[o].key == key]
+
+    # --- what consumers do --------------------------------------------------------------------
+
+    def join(self, consumer: object) -> None:
+        self.notice_the_dead()
+        self.members.add(consumer)
+
+    def notice_the_dead(self) -> None:
+        """Their leases are over."""
+        for entry in self.entries.values():
+            if entry.state in ("leased", "claimed") and entry.holder in self.killed:
+                entry.until = 0
+        self.killed.clear()
+
+    def kill(self) -> None:
+        self.killed |= self.members
+        self.members.clear()
+
+    def claim(
+        self, consumer: object, limit: int, now: int, wall: int, *, handed: bool
+    ) -> tuple[list[int], bool]:
+        """The messages that a claim gets, in order; and whether any became dead letters."""
+        chosen, is_alone, spent = self._ready_again(limit, now)
+        # They may have expired meanwhile; and after damage the group knows only that there was
+        # something.
+        unwanted = [offset for offset in chosen if not self.wants(self.log[offset], wall)]
+        for offset in unwanted:
+            self.skip(offset)
+            chosen.remove(offset)
+        if not (is_alone and chosen):
+            chosen += self._look_on(limit - len(chosen), wall)
+        if unwanted and not chosen:  # then it looks again, when the dead are buried
+            for offset in spent:
+                self.bury(offset)
+            chosen, has_buried = self.claim(consumer, limit, now, wall, handed=handed)
+            return chosen, has_buried or bool(spent)
+        for offset in chosen:
+            entry = self.entries[offset]
+            entry.is_suspect |= entry.state == "leased"
+            entry.state, entry.until = "leased" if handed else "claimed", now + LEASE_MS
+            entry.count += handed
+            entry.holder, entry.token = consumer, object()
+        for offset in spent:
+            self.bury(offset)
+        return chosen, bool(spent)
+
+    def _ready_again(self, limit: int, now: int) -> tuple[list[int], bool, list[int]]:
+        chosen: list[int] = []
+        spent: list[int] = []
+        for offset, entry in sorted(self.entries.items()):
+            if len(chosen) == limit:
+                break
+            if not self.is_ready(entry, now):
+                continue
+            if entry.state == "dying" or entry.count > self.max_retries:
+                spent.append(offset)
+            elif entry.is_suspect or entry.state == "leased":
+                if not chosen:
+                    return [offset], True, spent
+                break
+            else:
+                chosen.append(offset)
+        return chosen, False, spent
+
+    def _look_on(self, want: int, wall: int) -> list[int]:
+        """New messages, in order; those that do not concern us are settled, and with the order of
+        keys only the first of a key may be had."""
+        chosen: list[int] = []
+        for sent in self._new():
+            if len(chosen) == want:
+                break
+            self.cursor = sent.offset + 1
+            if not self.wants(sent, wall):
+                self.settled.add(sent.offset)
+                self.skipped.add(sent.offset)
+            elif self._line(sent.key):
+                self.entries[sent.offset] = Entry("parked")
+            else:
+                self.entries[sent.offset] = Entry("free")
+                chosen.append(sent.offset)
+        return chosen
+
+    def _new(self) -> Iterator[Sent]:
+        yield from [sent for offset, sent in sorted(self.log.items()) if offset >= self.cursor]
+
+    def hand(self, offset: int, now: int) -> None:
+        entry = self.entries[offset]
+        entry.state, entry.until = "leased", now + LEASE_MS
+        entry.count += 1
+
+    def extend(self, offset: int, until: int) -> None:
+        self.entries[offset].until = until
+
+    def nack(self, offset: int, now: int, delay_ms: int | None) -> None:
+        entry = self.entries[offset]
+        if entry.count > self.max_retries:
+            self.bury(offset)
+            return
+        wait_ms = BACKOFF_MS * 2 ** (entry.count - 1) if delay_ms is None else delay_ms
+        entry.state, entry.until, entry.is_suspect = "waiting", now + wait_ms, False
+
+    def release(self, offset: int) -> None:
+        entry = self.entries[offset]
+        entry.count -= entry.state == "leased"
+        entry.state = "free"
+
+    def settle(self, offset: int) -> None:
+        del self.entries[offset]
+        self.settled.add(offset)
+        line = self._line(self.log[offset].key)
+        if line and self.entries[line[0]].state == "parked":
+            self.entries[line[0]].state = "free"
+
+    def skip(self, offset: int) -> None:
+        """It was pending, and is not for us any more."""
+        self.settle(offset)
+        self.skipped.add(offset)
+
+    def bury(self, offset: int) -> None:
+        self.settle(offset)
+        self.dead.append(offset)
+
+    # --- after a power cut --------------------------------------------------------------------
+
+    def accept(self, cursor: int, found: dict[int, Entry]) -> None:
+        """A power cut may have taken what nobody waited for: claims, mostly. Check that it took
+        nothing else, and go on from what is left."""
+        for offset in self.log:
+            where = f"{self.id}:{offset}, which was {self.state_of(offset)}"
+            if offset not in self.settled:
+                assert offset in found or offset >= cursor, f"{where}, is lost"
+            elif offset not in self.skipped:
+                assert offset not in found, f"{where}, is pending"
+                assert offset < cursor, f"{where}, would be delivered again"
+        for offset, entry in found.items():
+            assert offset in self.log, f"{self.id}:{offset} is pending, and was never published"
+            assert entry.state not in ("leased", "claimed"), "a lease outlived the boot"
+            known = self.entries.get(offset)
+            assert entry.count <= (known.count if known else 0), "deliveries that never were"
+        self.cursor = cursor
+        self.entries = dict(sorted(found.items()))
+        self.skipped = {o for o in self.skipped if o < cursor}
+        self.settled = {o for o in self.log if o < cursor and o not in found}

@@ -1,0 +1,135 @@
+"""What the tests of the queues share: short words for long calls, and another process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from tailrace import Consumer, LeaseLost, Message, Queue, Store
+from tests.log.helpers import WAIT
+from tests.queue.clocks import Machine
+
+__all__ = [
+    "FAST",
+    "Other",
+    "another_process",
+    "drain",
+    "leases_are_lost",
+    "numbers",
+    "offsets",
+    "on_machine",
+    "one",
+    "states",
+    "values",
+]
+
+# Leases of a second by a clock that the test moves, and no waiting before a retry.
+FAST: dict[str, Any] = {
+    "visibility_timeout": "1s",
+    "retry": {"max_retries": 2, "initial_backoff": 0},
+}
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def values(messages: Iterable[Message]) -> list[bytes | None]:
+    return [message.value for message in messages]
+
+
+def offsets(messages: Iterable[Message]) -> list[int]:
+    return [message.offset for message in messages]
+
+
+def one(consumer: Consumer) -> Message:
+    """The next message, which has to be there."""
+    [message] = consumer.receive(1)
+    return message
+
+
+def drain(consumer: Any, at_once: int = 100) -> list[bytes | None]:
+    """Everything there is, acknowledged."""
+    found: list[bytes | None] = []
+    while messages := consumer.receive(at_once):
+        found += values(messages)
+        consumer.ack(messages)
+    return found
+
+
+def states(queue: Queue, group: str = "w") -> dict[int, tuple[str, int]]:
+    """What is pending: state and delivery count, by offset."""
+    return {p.offset: (p.state, p.delivery_count) for p in queue.pending(group)}
+
+
+def leases_are_lost(*messages: Message) -> None:
+    """Nothing but reading can be done to them any more."""
+    for message in messages:
+        for word in ("ack", "nack", "reject", "extend", "release"):
+            with pytest.raises(LeaseLost) as caught:
+                getattr(message, word)()
+            assert caught.value.lost == [message.message_id]
+
+
+@contextmanager
+def on_machine(**options: Any) -> Iterator[tuple[Machine, Store, Queue]]:
+    """A machine, a store and a queue `q` on it."""
+    with Machine() as machine, machine.open() as store:
+        yield machine, store, store.queue("q", **{**FAST, **options})
+
+
+# A line at a time, each answered with one; what is assigned in a line is there for the next.
+_CODE = """
+import sys
+import tailrace
+
+store = tailrace.open(sys.argv[1])
+for line in sys.stdin:
+    try:
+        print(repr(eval(line)), flush=True)
+    except tailrace.TailraceError as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+class Other:
+    """Another process, which has the store open as `store`."""
+
+    def __init__(self, path: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _CODE, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, expression: str) -> str:
+        """Have it evaluate something; the answer, or the name of the error."""
+        _there(self.process.stdin).write(expression + "\n")
+        _there(self.process.stdin).flush()
+        return _there(self.process.stdout).readline().rstrip("\n")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(WAIT)
+
+
+def _there(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
+
+
+@contextmanager
+def another_process(path: Path) -> Iterator[Other]:
+    other = Other(path)
+    with other.process:
+        try:
+            yield other
+        finally:
+            other.kill()

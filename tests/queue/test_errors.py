@@ -1,0 +1,397 @@
+"""What cannot be done is refused with an error that says why, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace import (
+    Closed,
+    ConfigError,
+    InvalidName,
+    LeaseLost,
+    Outgoing,
+    Queue,
+    Store,
+    TailraceError,
+)
+from tests.queue.conftest import OpenStore
+from tests.queue.support import drain, numbers, offsets, one, states, values
+
+Refusal = tuple[type[Exception], str]
+
+
+def refuses(kind: type[Exception], match: str, use: Callable[[], object]) -> None:
+    with pytest.raises(kind, match=match) as caught:
+        use()
+    assert type(caught.value) is kind
+    assert len(str(caught.value)) > 10  # it says something
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "a\nb", "x" * 300, "\ud800"])
+def test_names_that_no_queue_can_have(store: Store, name: str) -> None:
+    refuses(InvalidName, "name", lambda: store.queue(name))
+    refuses(InvalidName, "name", lambda: store.stream(name))
+    assert store.queues() == []
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 300])
+def test_names_that_no_group_can_have(store: Store, name: str) -> None:
+    queue, stream = store.queue("q"), store.stream("s")
+    refuses(InvalidName, "name", lambda: queue.consumer(name))
+    refuses(InvalidName, "name", lambda: stream.consumer(name))
+    assert (queue.group_ids(), stream.group_ids()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "../../etc", ".", "..", "a/b", "%2F", "ü", "$dlq/x", "@", "#a"]
+)
+def test_names_that_are_odd_and_good(open_store: OpenStore, tmp_path: Path, name: str) -> None:
+    options: dict[str, Any] = {"topics": []} if "#" in name else {}
+    with open_store() as store:
+        queue = store.queue(name, **options)
+        queue.publish(b"x")
+        one(queue.consumer(f"g{name}")).nack(delay=0)
+        assert [each.name for each in store.queues()] == [name]
+    with open_store() as store:
+        found = store.get(name)
+        assert isinstance(found, Queue)
+        assert drain(found.consumer(f"g{name}")) == [b"x"]
+    assert {path.name for path in tmp_path.iterdir()} == {"data"}
+
+
+@pytest.mark.parametrize("pattern", ["a+b", "#/x", "a#", "a\0", "+a/#"])
+def test_filters_that_are_none(store: Store, pattern: str) -> None:
+    queue, stream = store.queue("q"), store.stream("s")
+    refuses(InvalidName, "filter", lambda: queue.consumer("w", filter=pattern))
+    refuses(InvalidName, "filter", lambda: stream.consumer("w", filter=pattern))
+    refuses(InvalidName, "filter", lambda: queue.peek("w", filter=pattern))
+    refuses(InvalidName, ".", lambda: queue.consumer(f"w@{pattern}"))
+    assert (queue.group_ids(), stream.group_ids()) == ([], [])
+
+
+# --- options ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"visibilty_timeout": 1}, "did you mean visibility_timeout"),
+        ({"visibility_timeout": 0}, "visibility_timeout"),
+        ({"retry": {"max_retries": -1}}, r"retry\.max_retries"),
+        ({"retry": {"retries": 1}}, r"retry\.retries"),
+        ({"limits": {"max_message_size": "ten"}}, r"limits\.max_message_size"),
+        ({"flush": "sometimes"}, "flush"),
+        ({"dlq": {"topic": 5}}, r"dlq\.topic"),
+        ({"compact_after": 0}, "compact_after"),
+        ({"replication": {"enabled": True}}, "replication"),
+    ],
+)
+def test_options_that_are_wrong(store: Store, options: dict[str, Any], match: str) -> None:
+    refuses(ConfigError, match, lambda: store.queue("q", **options))
+    assert store.queues() == []
+    queue = store.queue("q")
+    before = queue.settings
+    refuses(ConfigError, match, lambda: queue.configure(**options))
+    refuses(ConfigError, match, lambda: store.queue("q", **options))
+    assert queue.settings == before
+
+
+def test_a_store_refuses_defaults_that_are_wrong(tmp_path: Path) -> None:
+    refuses(ConfigError, "flush", lambda: Store(tmp_path / "a", flush="sometimes"))
+    refuses(ConfigError, "path", lambda: Store(""))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "match"),
+    [
+        ({"prefetch": 0}, ConfigError, "prefetch"),
+        ({"prefetch": -1}, ConfigError, "prefetch"),
+        ({"visibility_timeout": -1}, ConfigError, "visibility_timeout"),
+        ({"visibility_timeout": "soon"}, ConfigError, "visibility_timeout"),
+        ({"visibility_timeout": 0}, ConfigError, "visibility_timeout"),
+    ],
+    ids=str,
+)
+def test_consumers_refuse_options_that_are_wrong(
+    store: Store, options: dict[str, Any], kind: type[Exception], match: str
+) -> None:
+    queue = store.queue("q")
+    refuses(kind, match, lambda: queue.consumer("w", **options))
+    assert queue.group_ids() == []
+
+
+@pytest.mark.parametrize(
+    "start", ["first!", "", "offset=", "offset=-1", "timestamp=x", 1.5, True, b"first", [0]]
+)
+def test_starts_that_are_none(store: Store, start: Any) -> None:
+    stream = store.stream("s")
+    stream.publish_many(numbers(3))
+    consumer = stream.consumer("g", auto_commit=False)
+    consumer.receive(2)
+    for use in (
+        lambda: stream.consumer("g", start=start),
+        lambda: consumer.seek(start),
+        lambda: stream.read(start),
+    ):
+        refuses(ValueError, "start", use)
+    assert offsets(consumer.receive(2)) == [2]
+
+
+def test_starts_that_are_outside_are_moved_inside(store: Store) -> None:
+    stream = store.stream("s")
+    stream.publish_many(numbers(3))
+    starts = {"first": 0, "last": 3, "next": 3, 1: 1, "offset=1": 1, 99: 3, -5: 0, "timestamp=0": 0}
+    for start, offset in starts.items():
+        assert stream.resolve(start) == offset
+    refuses(ValueError, "both", lambda: stream.resolve(1, timestamp=5))
+
+
+def test_a_receive_of_no_messages(store: Store) -> None:
+    for consumer in (store.queue("q").consumer("w"), store.stream("s").consumer("g")):
+        for count in (0, -1):
+            refuses(ValueError, "max", functools.partial(consumer.receive, count))
+
+
+# --- publish ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["$ack", "$nack", "$reject", "$commit"])
+def test_nothing_is_published_to_a_verb(store: Store, verb: str) -> None:
+    queue = store.queue("q")
+    for topic in (f"$queue/q/{verb}", f"$queue/q/a/{verb}", f"$queue/q/{verb}/a"):
+        refuses(InvalidName, "verb", functools.partial(store.publish, topic, b"x"))
+    refuses(InvalidName, ".", lambda: store.publish(f"$queue/{verb}", b"x"))
+    assert len(queue) == 0
+    assert [each.name for each in store.queues()] == ["q"]
+
+
+@pytest.mark.parametrize("routing_key", ["$ack", "a/$nack", "$reject/a", "a/+", "#", "a\0b"])
+def test_routing_keys_that_are_none(store: Store, routing_key: str) -> None:
+    queue = store.queue("q")
+    refuses(InvalidName, ".", lambda: queue.publish(b"x", routing_key=routing_key))
+    refuses(InvalidName, ".", lambda: queue.publish_many([b"x"], routing_key=routing_key))
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0b", "$queue/", "$queue//x"])
+def test_topics_that_are_none(store: Store, topic: str) -> None:
+    refuses(InvalidName, ".", lambda: store.publish(topic, b"x"))
+    assert store.queues() == []
+
+
+@pytest.mark.parametrize("name", ["_topic", "_id", "_state", "_mine", "_"])
+def test_headers_that_are_reserved(store: Store, name: str) -> None:
+    queue = store.queue("q")
+    for use in (
+        lambda: queue.publish(b"x", headers={name: b"v"}),
+        lambda: queue.publish(b"x", headers=[("a", b"v"), (name, b"v")]),
+        lambda: queue.publish_many([b"x", (None, b"y", {name: b"v"})]),
+        lambda: store.publish("$queue/q", b"x", headers={name: b"v"}),
+    ):
+        refuses(ValueError, "reserved", use)
+    assert len(queue) == 0
+
+
+def test_values_that_are_none(store: Store) -> None:
+    queue = store.queue("q")
+    publish: Any = queue.publish
+    for use in (
+        lambda: publish(5),
+        lambda: publish(b"x", key=5),
+        lambda: queue.publish(b"x", headers=5),
+        lambda: queue.publish(b"x", headers={"a": 5}),
+        lambda: publish(b"x", message_id=5),
+    ):
+        with pytest.raises(TypeError):
+            use()
+    refuses(ConfigError, "ttl", lambda: queue.publish(b"x", ttl=-1))
+    refuses(ConfigError, "ttl", lambda: queue.publish(b"x", ttl="soon"))
+    assert len(queue) == 0
+
+
+def test_an_ack_that_publishes_what_cannot_be_published_settles_nothing(store: Store) -> None:
+    queue = store.queue("q")
+    store.queue("small", limits={"max_message_size": 1})
+    queue.publish(b"x")
+    message = one(queue.consumer("w"))
+    wrong: list[Any] = [
+        [5],
+        ["out"],
+        [("$queue/out/$ack", b"x")],
+        [("out/#", b"x")],
+        [Outgoing("out", b"x", headers={"_id": b"x"})],
+        [("$queue/out", b"ok"), ("$queue/small", b"too large")],
+    ]
+    for publish in wrong:
+        with pytest.raises((TypeError, ValueError, TailraceError)):
+            message.ack(publish=publish)
+        assert states(queue) == {0: ("leased", 1)}
+    message.ack(publish=[("$queue/out", b"done")])
+    assert values(store.get("out").read()) == [b"done"]
+
+
+def test_what_an_ack_publishes_goes_to_the_queue_that_was_named(store: Store) -> None:
+    queue, outer, inner = store.queue("q"), store.queue("a"), store.queue("a/b")
+    queue.publish(b"x")
+    one(queue.consumer("w")).ack(publish=[(inner, b"done")])
+    assert (len(inner), len(outer)) == (1, 0)
+
+
+# --- settling -----------------------------------------------------------------------------------
+
+
+def test_settling_with_arguments_that_are_wrong_settles_nothing(store: Store) -> None:
+    queue = store.queue("q")
+    queue.publish(b"x")
+    message = one(queue.consumer("w"))
+    for use in (
+        lambda: message.nack(delay=-1),
+        lambda: message.nack(delay="soon"),
+        lambda: message.extend(-5),
+        lambda: message.extend("soon"),
+    ):
+        refuses(ConfigError, "delay|seconds", use)
+        assert states(queue) == {0: ("leased", 1)}
+    message.ack()
+
+
+def test_messages_that_were_only_looked_at_cannot_be_settled(store: Store) -> None:
+    queue = store.queue("q")
+    queue.publish_many(numbers(2))
+    [peeked] = queue.peek("w")
+    read = next(queue.read())
+    for message in (peeked, read):
+        for word in ("ack", "nack", "reject", "release", "extend", "auto_extend"):
+            refuses(LeaseLost, "only looked at", getattr(message, word))
+        assert (message.value, message.offset, message.properties["queue"]) == (b"0", 0, "q")
+    assert queue.group("w").progress() == (0, 0)
+
+
+def test_a_consumer_settles_messages_of_its_own_group_only(store: Store) -> None:
+    queue = store.queue("q")
+    queue.publish(b"x")
+    first, second = queue.consumer("one"), queue.consumer("two")
+    message = one(first)
+    one(second)
+    for word in ("ack", "nack", "reject", "release", "extend"):
+        with pytest.raises((ValueError, LeaseLost)):
+            getattr(second, word)([message])
+    assert states(queue, "two") == {0: ("leased", 1)}
+    message.ack()
+
+
+# --- what is closed -----------------------------------------------------------------------------
+
+
+def test_a_closed_consumer(store: Store) -> None:
+    for consumer in (store.queue("q").consumer("w"), store.stream("s").consumer("g")):
+        consumer.close()
+        consumer.close()
+        refuses(Closed, "consumer", consumer.receive)
+        assert list(consumer) == []
+
+
+def test_a_closed_store(open_store: OpenStore) -> None:
+    store = open_store()
+    queue = store.queue("q")
+    queue.publish_many(numbers(2))
+    consumer = queue.consumer("w")
+    message = one(consumer)
+    store.close()
+    store.close()
+    for use in (
+        lambda: store.queue("q"),
+        lambda: store.stream("s"),
+        lambda: store.get("q"),
+        store.queues,
+        lambda: store.publish("x", b"x"),
+        lambda: store.delete("q"),
+        lambda: store.dead("q"),
+        lambda: queue.publish(b"x"),
+        lambda: queue.consumer("w"),
+        queue.read,
+        consumer.receive,
+        message.ack,
+        message.nack,
+        store.__enter__,
+    ):
+        refuses(Closed, "closed", use)
+    consumer.close()
+    with open_store() as again:
+        assert offsets(again.queue("q").consumer("w").receive(9)) == [1]
+
+
+def test_closing_a_store_gives_back_what_was_fetched_ahead(open_store: OpenStore) -> None:
+    store = open_store()
+    store.queue("q").publish_many(numbers(5))
+    consumer = store.queue("q").consumer("w", prefetch=5)
+    one(consumer)
+    store.close()
+    with open_store() as again:
+        assert offsets(again.queue("q").consumer("w").receive(9)) == [1, 2, 3, 4]
+    consumer.close()
+
+
+def test_neither_a_store_nor_a_message_travels_to_another_process(store: Store) -> None:
+    with pytest.raises(TypeError, match="pass its path"):
+        pickle.dumps(store)
+
+
+# --- what does not go together --------------------------------------------------------------------
+
+
+def test_a_queue_is_no_stream(store: Store) -> None:
+    store.queue("q").publish(b"x")
+    store.stream("s").publish(b"x")
+    refuses(ConfigError, "q is a classic queue", lambda: store.stream("q"))
+    refuses(ConfigError, "s is a stream", lambda: store.queue("s"))
+    assert (len(store.get("q")), len(store.get("s"))) == (1, 1)
+
+
+def test_dead_letters_need_a_queue(store: Store) -> None:
+    store.stream("graves")
+    queue = store.queue("q", dlq={"topic": "graves"})
+    queue.publish(b"x")
+    consumer = queue.consumer("w")
+    message = one(consumer)
+    refuses(ConfigError, "graves is a stream", lambda: message.reject("bad"))
+    again = one(consumer)  # it is still there
+    queue.configure(dlq={"topic": "elsewhere"})
+    again.reject("bad")
+    assert values(store.dead("q")) == [b"x"]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_order_of_keys_is_fixed_when_a_group_is_made(store: Store, is_kept: bool) -> None:
+    queue = store.queue("q")
+    queue.publish(b"x", key="a")
+    one(queue.consumer("w", key_order=is_kept))
+    refuses(ConfigError, "key_order", lambda: queue.consumer("w", key_order=not is_kept))
+    queue.consumer("w")  # who does not care may join
+    queue.consumer("another", key_order=not is_kept)
+
+
+def test_what_is_fixed_when_a_queue_is_made(store: Store) -> None:
+    queue = store.queue("q", flush="sync")
+    refuses(ConfigError, "flush", lambda: queue.configure(flush="none"))
+    refuses(ConfigError, "ephemeral", lambda: queue.configure(ephemeral=True))
+    refuses(InvalidName, "no queue", lambda: store.configure("nobody", compact_after=1))
+
+
+def test_where_there_is_nothing(store: Store) -> None:
+    refuses(InvalidName, "no queue", lambda: store.get("nobody"))
+    refuses(InvalidName, "no queue", lambda: store.dead("nobody"))
+    refuses(InvalidName, "no queue", lambda: store.redrive("nobody"))
+    queue = store.queue("q")
+    assert (store.dead("q"), store.redrive("q")) == ([], 0)
+    assert (queue.groups(), list(queue.read())) == ([], [])

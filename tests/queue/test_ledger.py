@@ -1,0 +1,376 @@
+"""The ledger of a group: what operations do to it, wherever they are applied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.queue.journal import Op, encode_line, parse_line
+from tailrace.queue.ledger import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Ledger
+from tailrace.queue.runs import runs_of
+
+LEASE_MS = 160
+MAX_RETRIES = 2
+
+actions = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                *("claim", "claim", "prefetch", "hand", "ack", "ack", "nack", "release", "extend"),
+                *("dying", "dead", "gone", "time", "boot", "join", "die", "reset"),
+            ]
+        ),
+        st.integers(0, 2**16),
+    ),
+    max_size=60,
+)
+
+
+class Driver:
+    """Does to a ledger what a group does, and keeps what it would write to its journal."""
+
+    def __init__(self, *, by_key: bool = False) -> None:
+        self.ledger = Ledger()
+        self.ops: list[Op] = []
+        self.by_key = by_key
+        self.now_ms = 1_600
+        self.boots = 0
+        self.apply({"t": "boot", "b": "0", "u": self.now_ms, "w": 10**9})
+        if by_key:
+            self.apply({"t": "options", "o": {"key_order": True}})
+
+    def apply(self, op: Op) -> None:
+        op = through_a_journal(op)
+        self.ledger.apply(op)
+        self.ops.append(op)
+
+    def run(self, chosen: Iterable[tuple[str, int]]) -> None:
+        for action, number in chosen:
+            getattr(self, action)(number)
+
+    def some(self, number: int, *states: int) -> list[int]:
+        """Some pending messages in these states."""
+        found = [o for o, lease in self.ledger.pending.items() if lease.state in states]
+        return [offset for index, offset in enumerate(found) if number >> (index % 16) & 1]
+
+    def change(self, kind: str, offsets: list[int], **more: Any) -> None:
+        if offsets:
+            self.apply({"t": kind, "r": runs_of(offsets), **more})
+
+    @property
+    def until(self) -> int:
+        return self.ledger.tick(self.now_ms + LEASE_MS)
+
+    def claim(self, number: int, handed: int = 1) -> None:
+        ledger = self.ledger
+        again, spent, _alone = ledger.take_ready(self.now_ms, 3, MAX_RETRIES)
+        op: Op = {"t": "claim", "c": f"c{number % 2}", "u": self.until, "h": handed}
+        op |= {"f": ledger.cursor, "x": ledger.cursor + number % 4}
+        # One of those that it passes is not for us.
+        new = [o for o in range(op["f"], op["x"]) if o % 5]
+        if self.by_key:
+            self.line_up(op, new)
+        elif new:
+            op["r"] = runs_of(new)
+        if again:
+            op["again"] = runs_of(sorted(again))
+        if again or op["x"] > op["f"]:
+            self.apply(op)
+        self.change("dying", sorted(spent), u=self.until, e="too often")
+
+    def line_up(self, op: Op, new: list[int]) -> None:
+        first, parked, keys = [], [], []
+        for offset in new:
+            key = offset % 3
+            keys += [offset, key]
+            if self.ledger.has_line(key) or key in keys[1:-2:2]:
+                parked.append(offset)
+            else:
+                first.append(offset)
+        for name, offsets in (("r", first), ("parked", parked)):
+            if offsets:
+                op[name] = runs_of(offsets)
+        if keys:
+            op["keys"] = keys
+
+    def prefetch(self, number: int) -> None:
+        self.claim(number, handed=0)
+
+    def hand(self, number: int) -> None:
+        self.change("hand", self.some(number, CLAIMED), u=self.until)
+
+    def ack(self, number: int) -> None:
+        self.change("ack", self.some(number, LEASED, CLAIMED))
+
+    def nack(self, number: int) -> None:
+        self.change("nack", self.some(number, LEASED), u=self.until, e="no")
+
+    def release(self, number: int) -> None:
+        self.change("release", self.some(number, LEASED, CLAIMED))
+
+    def extend(self, number: int) -> None:
+        self.change("extend", self.some(number, LEASED, CLAIMED), u=self.until)
+
+    def dying(self, number: int) -> None:
+        self.change("dying", self.some(number, LEASED), u=self.until, e="bad")
+
+    def dead(self, number: int) -> None:
+        self.change("dead", self.some(number, DYING))
+
+    def gone(self, number: int) -> None:
+        self.change("gone", self.some(number, FREE)[:1], lost=0)
+
+    def time(self, number: int) -> None:
+        self.now_ms += number % (3 * LEASE_MS)
+
+    def boot(self, number: int) -> None:
+        self.boots += 1
+        self.now_ms = 1_600
+        self.apply({"t": "boot", "b": str(self.boots), "u": self.now_ms, "w": 10**9 + number})
+
+    def join(self, number: int) -> None:
+        self.apply({"t": "join", "c": f"c{number % 2}", "m": {"pid": number}})
+
+    def die(self, number: int) -> None:
+        self.apply({"t": "leave", "c": f"c{number % 2}", "died": True})
+
+    def reset(self, number: int) -> None:
+        self.apply({"t": "reset", "x": number % (self.ledger.cursor + 1)})
+
+
+def through_a_journal(op: Op) -> Op:
+    found = parse_line(encode_line(op)[:-1])
+    assert found is not None
+    return found
+
+
+def state_of(ledger: Ledger) -> Any:
+    """All that counts, as JSON has it."""
+    state, entries = ledger.dump()
+    return json.loads(json.dumps([state, {str(o): entries[o] for o in entries}]))
+
+
+def replayed(ops: Iterable[Op]) -> Ledger:
+    ledger = Ledger()
+    for op in ops:
+        ledger.apply(op)
+    return ledger
+
+
+def loaded(ledger: Ledger) -> Ledger:
+    state, entries = json.loads(json.dumps(ledger.dump()))
+    return Ledger.load(state, {int(offset): entry for offset, entry in entries.items()})
+
+
+def in_order(ledger: Ledger, now_ms: int) -> list[tuple[list[int], list[int], bool]]:
+    """All that may be claimed again, as it is claimed."""
+    found: list[tuple[list[int], list[int], bool]] = []
+    while True:
+        again, spent, is_suspect = ledger.take_ready(now_ms, 2, MAX_RETRIES)
+        if not again and not spent:
+            return found
+        found.append((again, spent, is_suspect))
+        until, cursor = now_ms + 10**9, ledger.cursor
+        if again:
+            op: Op = {"t": "claim", "c": "x", "u": until, "h": 0, "f": cursor, "x": cursor}
+            ledger.apply({**op, "again": runs_of(again)})
+        if spent:
+            ledger.apply({"t": "dying", "r": runs_of(spent), "u": until, "e": ""})
+
+
+@given(actions, st.booleans())
+def test_whoever_reads_the_journal_comes_to_the_same(
+    chosen: list[tuple[str, int]], by_key: bool
+) -> None:
+    driver = Driver(by_key=by_key)
+    driver.run(chosen)
+    again = replayed(driver.ops)
+    assert state_of(again) == state_of(driver.ledger)
+    later = driver.now_ms + 10**6
+    assert in_order(again, later) == in_order(driver.ledger, later)
+
+
+@given(actions, actions, st.booleans())
+def test_a_snapshot_is_as_good_as_the_journal(
+    before: list[tuple[str, int]], after: list[tuple[str, int]], by_key: bool
+) -> None:
+    driver = Driver(by_key=by_key)
+    driver.run(before)
+    copy, known = loaded(driver.ledger), len(driver.ops)
+    assert state_of(copy) == state_of(driver.ledger)
+    driver.run(after)
+    for op in driver.ops[known:]:
+        copy.apply(op)
+    assert state_of(copy) == state_of(driver.ledger)
+    later = driver.now_ms + 10**6
+    assert in_order(copy, later) == in_order(driver.ledger, later)
+
+
+@given(actions, st.booleans())
+def test_committed_is_the_oldest_that_is_pending(
+    chosen: list[tuple[str, int]], by_key: bool
+) -> None:
+    driver = Driver(by_key=by_key)
+    ledger = driver.ledger
+    for action, number in chosen:
+        driver.run([(action, number)])
+        assert list(ledger.pending) == sorted(ledger.pending)
+        assert ledger.committed == min(ledger.pending, default=ledger.cursor)
+        assert all(offset < ledger.cursor for offset in ledger.pending)
+
+
+@given(actions, st.data(), st.booleans())
+def test_a_line_that_is_lost_leads_to_another_delivery_and_never_to_a_loss(
+    chosen: list[tuple[str, int]], data: st.DataObject, by_key: bool
+) -> None:
+    driver = Driver(by_key=by_key)
+    driver.run((action, number) for action, number in chosen if action != "reset")
+    lost = data.draw(st.integers(0, len(driver.ops) - 1))
+    damaged = replayed(driver.ops[:lost] + driver.ops[lost + 1 :])
+    # The claim that comes next, and says from where it went on.
+    end: Op = {"t": "claim", "c": "", "u": 0, "h": 0, "f": driver.ledger.cursor}
+    damaged.apply({**end, "x": driver.ledger.cursor})
+    assert set(damaged.pending) >= set(driver.ledger.pending)
+    assert damaged.committed == min(damaged.pending, default=damaged.cursor)
+    assert damaged.committed <= driver.ledger.committed
+    later = driver.now_ms + 10**6
+    found = [offset for again, spent, _ in in_order(damaged, later) for offset in again + spent]
+    parked = [o for o, lease in damaged.pending.items() if lease.state == PARKED]
+    assert sorted(found + parked) == list(damaged.pending)  # none of them is forgotten
+
+
+@given(actions, st.booleans())
+def test_what_is_ready_is_taken_once_and_in_order(
+    chosen: list[tuple[str, int]], by_key: bool
+) -> None:
+    driver = Driver(by_key=by_key)
+    driver.run(chosen)
+    ledger, now_ms = driver.ledger, driver.now_ms
+    before = dict(ledger.pending)
+    due = [offset for offset, lease in before.items() if ledger.is_due(lease, now_ms)]
+    assert ledger.ready_count(now_ms) == len(due)
+    assert ledger.has_ready(now_ms) or not due
+    first = ledger.take_ready(now_ms, 2, MAX_RETRIES)
+    ledger.put_back(first.again + first.spent)
+    rounds = in_order(ledger, now_ms)
+    assert rounds[:1] == ([first] if due else [])
+    assert sorted(offset for again, spent, _ in rounds for offset in again + spent) == due
+    for again, spent, is_suspect in rounds:
+        leases = [before[offset] for offset in again]
+        assert is_suspect == any(lease.strikes or lease.state == LEASED for lease in leases)
+        assert not is_suspect or len(again) == 1
+        for offset in spent:
+            assert before[offset].state == DYING or before[offset].count > MAX_RETRIES
+    delivered = [offset for again, _, _ in rounds for offset in again]
+    assert delivered == sorted(delivered)
+
+
+@given(actions)
+def test_of_each_key_only_the_first_may_be_claimed(chosen: list[tuple[str, int]]) -> None:
+    driver = Driver(by_key=True)
+    ledger = driver.ledger
+    for action, number in chosen:
+        driver.run([(action, number)])
+        lines: dict[int, list[int]] = {}
+        for offset in ledger.pending:
+            lines.setdefault(offset % 3, []).append(offset)
+        for key, (first, *others) in lines.items():
+            assert ledger.has_line(key)
+            assert ledger.pending[first].state != PARKED, "nobody would ever let it go"
+            assert all(ledger.pending[offset].state == PARKED for offset in others)
+        assert ledger.parked == sum(len(line) - 1 for line in lines.values())
+
+
+# --- one by one -------------------------------------------------------------------------------
+
+
+def claimed(count: int = 3, **more: Any) -> Driver:
+    driver = Driver()
+    op: Op = {"t": "claim", "c": "c", "u": driver.until, "h": 1, "f": 0, "x": count}
+    driver.apply({**op, "r": [0, count], **more})
+    return driver
+
+
+def test_the_table_of_the_seed() -> None:
+    ledger = claimed(2).ledger
+    assert (ledger.cursor, ledger.committed) == (2, 0)
+    ledger.apply({"t": "ack", "r": [0, 1]})
+    assert ledger.committed == 1
+    ledger.apply({"t": "ack", "r": [1, 1]})
+    assert (ledger.committed, ledger.acked) == (2, 2)
+
+
+def test_what_nobody_knows_is_harmless() -> None:
+    driver = claimed()
+    before = state_of(driver.ledger)
+    for kind in ("hand", "extend", "ack", "nack", "release", "dying", "dead"):
+        driver.apply({"t": kind, "r": [77, 2], "u": 0})
+    assert state_of(driver.ledger) == before
+
+
+@pytest.mark.parametrize("kind", ["ack", "nack", "release", "dying"])
+def test_a_lease_is_lost_with_whatever_ends_it(kind: str) -> None:
+    driver = claimed()
+    ledger = driver.ledger
+    assert ledger.lease_of(1, 1, 0) is not None
+    assert ledger.lease_of(1, 2, 0) is None
+    assert ledger.lease_of(1, 1, 1) is None
+    assert ledger.lease_of(7, 1, 0) is None
+    driver.apply({"t": kind, "r": [1, 1], "u": driver.until})
+    assert ledger.lease_of(1, 1, 0) is None
+    assert ledger.lease_of(0, 1, 0) is not None
+
+
+def test_a_lease_whose_time_is_over_is_kept_until_another_claims() -> None:
+    driver = claimed()
+    ledger = driver.ledger
+    driver.now_ms += 10 * LEASE_MS
+    assert ledger.lease_of(0, 1, 0) is not None
+    assert ledger.take_ready(driver.now_ms, 9, None) == ([0], [], True)
+    driver.apply(
+        {"t": "claim", "c": "d", "u": driver.until, "h": 1, "f": 3, "x": 3, "again": [0, 1]}
+    )
+    assert ledger.lease_of(0, 1, 0) is None
+    lease = ledger.lease_of(0, 2, 0)
+    assert lease is not None
+    assert (lease.count, lease.strikes, lease.holder) == (2, 1, "d")
+
+
+def test_a_nack_forgives_and_a_release_does_not_count() -> None:
+    driver = claimed(1)
+    ledger = driver.ledger
+    driver.apply({"t": "release", "r": [0, 1]})
+    assert (ledger.pending[0].state, ledger.pending[0].count) == (FREE, 0)
+    driver.apply({"t": "claim", "c": "c", "u": 0, "h": 1, "f": 1, "x": 1, "again": [0, 1]})
+    driver.apply({"t": "claim", "c": "c", "u": 0, "h": 1, "f": 1, "x": 1, "again": [0, 1]})
+    assert (ledger.pending[0].count, ledger.pending[0].strikes) == (2, 1)
+    driver.apply({"t": "nack", "r": [0, 1], "u": driver.until, "e": "no"})
+    lease = ledger.pending[0]
+    assert (lease.state, lease.strikes, lease.error) == (WAITING, 0, "no")
+
+
+def test_the_first_boot_ends_nothing_and_the_next_every_lease() -> None:
+    driver = claimed()
+    ledger = driver.ledger
+    driver.apply({"t": "nack", "r": [1, 1], "u": 3_200, "e": ""})
+    driver.apply({"t": "boot", "b": "next", "u": 160, "w": 10**9 + 800})
+    assert [lease.state for lease in ledger.pending.values()] == [FREE, WAITING, FREE]
+    assert ledger.lease_of(0, 1, 0) is None
+    assert ledger.pending[1].until == 160 + 800  # by the wall clock, half of it was over
+
+
+def test_what_is_settled_takes_no_room() -> None:
+    driver = Driver()
+    ledger = driver.ledger
+    for number in range(5_000):
+        driver.now_ms += 16
+        op: Op = {"t": "claim", "c": "c", "u": driver.until, "h": 1, "f": number, "x": number + 1}
+        ledger.apply({**op, "r": [number, 1]})
+        ledger.apply({"t": "ack", "r": [number, 1]})
+    assert ledger.weight == 0
+    assert ledger._timers.size < 5_000
