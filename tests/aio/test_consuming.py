@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import threading
 import weakref
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from tailrace import Closed, ConfigError, InvalidName, aio
+from tailrace import Closed, ConfigError, InvalidName, LeaseLost, aio
+from tailrace.log.fs import OsFileSystem
+from tailrace.testing import Call, Fail, FaultyFileSystem
 from tests.aio.queue_support import offsets, values
 from tests.aio.support import collect, run, steps, until
 from tests.log.conftest import our_threads
@@ -142,6 +145,75 @@ def test_what_came_a_moment_ago_is_found_without_waiting(path: Path) -> None:
                 await steps(3)
                 gate.opened.set()
                 assert values(await waiting) == [b"0"]
+
+    run(work())
+
+
+def test_a_look_that_was_done_a_moment_ago(path: Path) -> None:
+    """Nobody has been told of it yet: who comes then neither takes it for his own, nor spins."""
+
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            async with queue.consumer("g") as consumer:
+                gate = Gate(consumer)
+                task = asyncio.ensure_future(consumer.receive(1, None))
+                await gate.until_reached()
+                look = consumer._look
+                assert look is not None
+                look.future.set_result(None)
+                gate.opened.set()
+                assert await consumer.receive(1, 0) == []
+                await queue.publish(b"0")
+                assert values(await task) == [b"0"]
+
+    run(work())
+
+
+def test_keeping_a_message_that_is_lost_all_the_same(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q", visibility_timeout=0.1)
+            await queue.publish_many([b"0", b"1"])
+            async with queue.consumer("g") as consumer:
+                first, second = await consumer.receive(2)
+                async with first.auto_extend() as keeping:
+                    await first.ack()
+                    await asyncio.sleep(0.1)
+                assert not keeping.lost  # it was settled
+                async with second.auto_extend() as keeping:
+                    await queue.purge()
+                    await until(lambda: keeping.lost)
+                [letter] = await queue.peek("g", 1) or [second]
+                with pytest.raises(LeaseLost):
+                    await letter.ack()
+
+    run(work())
+
+
+def test_keeping_a_message_while_the_disk_is_full_for_a_moment(path: Path) -> None:
+    fs = FaultyFileSystem(OsFileSystem())
+    failures = 0
+
+    def plan(call: Call) -> Fail | None:
+        nonlocal failures
+        if call.op == "pwrite" and call.path.endswith("ops.log") and failures < 3:
+            failures += 1
+            return Fail(errno.ENOSPC)
+        return None
+
+    async def work() -> None:
+        async with aio.open(path, fs=fs, flush="async") as store:
+            queue = await store.queue("q", visibility_timeout=0.6)
+            await queue.publish(b"0")
+            async with queue.consumer("g") as consumer:
+                [message] = await consumer.receive()
+                async with message.auto_extend() as keeping:
+                    fs.plan = plan
+                    await until(lambda: failures == 3)
+                    assert not keeping.lost
+                fs.plan = None
+                await message.ack()
 
     run(work())
 
@@ -423,6 +495,38 @@ async def until_nobody_is_there(queue: Any) -> None:
             if [member.id for member in info.members] == [consumer.id]:
                 return
             await consumer.receive()
+
+
+def test_seeking_before_anything_was_received(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            stream = await store.stream("s")
+            await stream.publish_many([b"0", b"1", b"2"])
+            consumer = stream.consumer("g")
+            await consumer.seek(2)
+            assert values(await consumer.receive(9)) == [b"2"]
+            await consumer.close()
+
+    run(work())
+
+
+def test_seeking_forgets_what_was_found_before(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            stream = await store.stream("s")
+            await stream.publish_many([b"0", b"1", b"2"])
+            async with stream.consumer("g") as consumer:
+                gate = Gate(consumer)
+                task = asyncio.ensure_future(consumer.receive(2, None))
+                await gate.until_reached()
+                task.cancel()
+                seeking = asyncio.ensure_future(consumer.seek(1))
+                await steps(3)
+                gate.opened.set()
+                await seeking
+                assert values(await consumer.receive(9)) == [b"1", b"2"]
+
+    run(work())
 
 
 # --- dropping -----------------------------------------------------------------------------

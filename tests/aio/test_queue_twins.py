@@ -175,3 +175,14 @@ def test_all_is_all() -> None:
         assert getattr(aio, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Colour'"):
         _ = aio.Colour
+
+
+def test_queues_that_are_gone_are_forgotten(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="none") as store, aio.open(path) as other:
+            for number in range(50):
+                await store.queue(f"q{number}")
+                await other.delete(f"q{number}")
+            assert len(store._queues) < 25
+
+    run(work())

@@ -18,7 +18,7 @@ from tailrace.log.producers import PRODUCER_HEADER
 from tests.aio.support import collect, run
 from tests.log.helpers import T0, at, fill, run_python
 
-# `tail` is for those who wait in their own way, and gives what blocks; `append_draft` is for queues.
+# `tail` is for those who wait in their own way, and gives what blocks; drafts are for queues.
 NOT_FOR_TASKS = {"append_draft", "tail"}
 
 # Each verb with arguments that a log takes.

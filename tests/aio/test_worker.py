@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.aio.worker import Worker, _Job
+from tailrace.aio.worker import Worker, _Job, finish
 from tests.aio.support import run, steps, until
 from tests.log.conftest import our_threads
 from tests.log.helpers import WAIT, eventually, in_threads
@@ -273,3 +273,69 @@ def test_the_thread_ends_at_any_moment_of_a_call() -> None:
         run(work(), debug=False)
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_thread_that_lingers() -> None:
+    async def work() -> None:
+        worker = Worker("test", linger_s=0.05)
+        threads = {await worker.do(threading.get_ident) for _ in range(20)}
+        assert len(threads) == 1
+        await until(lambda: not our_threads())
+        assert await worker.do(lambda: 1) == 1
+        worker.let_go()
+        await until(lambda: not our_threads())
+        assert await worker.do(lambda: 2) == 2  # with a thread that does not linger any more
+        await until(lambda: not our_threads())
+        await worker.drain()
+
+    run(work())
+
+
+def test_a_lingering_thread_that_is_let_go_ends_at_once() -> None:
+    async def work() -> None:
+        worker = Worker("test", linger_s=WAIT)
+        await worker.do(lambda: None)
+        await worker.drain()
+        assert our_threads()
+        worker.let_go()
+
+    run(work())
+    eventually(lambda: not our_threads())
+
+
+def test_a_lingering_thread_ends_at_any_moment_of_a_call() -> None:
+    """A job that comes just then is done all the same."""
+
+    async def work() -> None:
+        worker = Worker("test", linger_s=0.0005)
+        for number in range(500):
+            assert await worker.do(lambda number=number: number) == number  # type: ignore[misc]
+            await asyncio.sleep(0.0005)
+
+    run(work(), debug=False)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_what_is_finished_although_nobody_waits(is_cancelled: bool) -> None:
+    """And nobody complains of its error."""
+    gate = threading.Event()
+
+    def job() -> None:
+        assert gate.wait(WAIT)
+        raise KeyError("it failed")
+
+    async def work() -> None:
+        worker = Worker("test")
+        task = asyncio.ensure_future(finish(worker.do(job)))
+        await steps(3)
+        if is_cancelled:
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+        gate.set()
+        await worker.drain()
+        if not is_cancelled:
+            with pytest.raises(KeyError):
+                await task
+
+    run(work())

@@ -11,12 +11,14 @@ import copy
 import os
 import random
 import re
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from tailrace import Closed, LeaseLost, Message, Store
+from tailrace.log.fs import FileLock
 from tailrace.testing import (
     Call,
     Crash,
@@ -304,6 +306,44 @@ def test_a_handle_of_a_queue_that_was_deleted_leaves_its_successor_alone() -> No
         old.close()
         with machine.open() as store, store.queue("q").consumer(GROUP) as other:
             assert list(map(value_of, other.receive(20))) == list("vwxyz")
+
+
+class Interrupted(FaultyFileSystem):
+    """Something happens between making a file by which others know us, and locking it."""
+
+    def __init__(self, inner: SimulatedDisk, happens: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._happens: Callable[[], None] | None = happens
+
+    def lock(self, path: str) -> FileLock:
+        lock = super().lock(path)
+        if "/alive-" in path and self._happens is not None:
+            happens, self._happens = self._happens, None
+            happens()
+        return lock
+
+
+def test_who_is_about_to_open_a_group_is_not_taken_for_dead() -> None:
+    def open_elsewhere() -> None:
+        with machine.open() as other:
+            other.queue("q").group(GROUP)
+
+    def look() -> None:
+        elsewhere.start()
+        elsewhere.join(0.3)  # it may do so now, or have to wait for us
+
+    elsewhere = threading.Thread(target=open_elsewhere)
+    with Machine() as machine:
+        with machine.open(**OPTIONS) as store:
+            store.queue("q").publish_many(["a", "b"])
+        fs = Interrupted(machine.disk, look)
+        with Store("data", fs=fs, clock=machine.clock, upkeep=False) as store:
+            consumer = store.queue("q").consumer(GROUP)
+            (held,) = consumer.receive(1)
+            with machine.open() as other, other.queue("q").consumer(GROUP) as another:
+                assert [message.offset for message in another.receive(5)] == [1], "two have it"
+            held.ack()
+        elsewhere.join(60)
 
 
 def test_a_commit_covers_what_came_back_from_another_and_what_came_before_that() -> None:

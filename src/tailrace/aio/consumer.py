@@ -116,12 +116,12 @@ class StreamConsumer(Receiver[BlockingStreamConsumer]):
             await self.open()
         seek = partial(self._joined().seek, start, timestamp=timestamp)
         future = self._queue.lookout.do(seek, slow=True)
-        future.add_done_callback(self._forget)
+        future.add_done_callback(partial(self._forget, self._looks))
         await finish(future)
 
-    def _forget(self, future: asyncio.Future[None]) -> None:
-        """We are elsewhere. This comes before anything that a later look has found."""
-        if not future.cancelled() and future.exception() is None:
+    def _forget(self, looks: int, future: asyncio.Future[None]) -> None:
+        """We are elsewhere: what so many looks had found, which were begun before, is nothing."""
+        if self._finder <= looks and not future.cancelled() and future.exception() is None:
             self._found.clear()
 
     async def committed(self) -> int:

@@ -69,8 +69,9 @@ class Receiver(Generic[B], AsyncIterator[Message]):
         self._desk: Desk | None = None
         self._opening: asyncio.Future[None] | None = None
         self._look: _Look | None = None  # that is under way
-        self._looks = 0
-        self._found: deque[BlockingMessage] = deque()  # and not handed to anybody yet
+        self._looks = 0  # that were begun
+        self._finder = 0  # the number of the one that has found something
+        self._found: deque[BlockingMessage] = deque()  # by the last look, and for nobody yet
         self._wanted = 0  # messages, by all who receive
         self._sleepers: dict[Any, None] = {}
         self._is_closing = self._is_closed = False
@@ -262,9 +263,11 @@ class Receiver(Generic[B], AsyncIterator[Message]):
         watch = self._joined().tail.watch
         if watch is not look.watch:  # it was exchanged before the look: it has told nobody anything
             look.watch, look.seen = watch, 0
-        self._found.extend(look.found)
-        if look.found and not look.awaiting:
-            self._pass_on()
+        if look.found:
+            self._finder = look.number
+            self._found.extend(look.found)
+            if not look.awaiting:
+                self._pass_on()
 
     async def _sleep(self, look: _Look, timeout: float | None) -> None:
         """Until something has happened since the look, or the time has passed. Like the watch's

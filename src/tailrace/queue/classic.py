@@ -15,7 +15,7 @@ from tailrace.queue.feed import Feed
 from tailrace.queue.group import Group
 from tailrace.queue.group_files import GroupFiles, plain_name
 from tailrace.queue.journal import Op
-from tailrace.queue.ledger import CLAIMED, LEASED, STATES, Lease, Ledger
+from tailrace.queue.ledger import CLAIMED, DYING, LEASED, STATES, Lease, Ledger
 from tailrace.queue.message import Message
 from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import Scanner, Selection, excess
@@ -36,11 +36,11 @@ class Office(Protocol):
     @property
     def settings(self) -> QueueSettings: ...
 
-    def bury(self, message: Message, group_id: str, reason: str) -> None:
-        """Write a dead letter, once, durably."""
+    def bury(self, message: Message, group_id: str, account: str, reason: str) -> None:
+        """Write a dead letter durably, once for each account."""
 
-    def publish_once(self, message: Message, group_id: str, publish: Iterable[Any]) -> None:
-        """Publish what comes of a message, once, durably."""
+    def publish_once(self, message: Message, account: str, publish: Iterable[Any]) -> None:
+        """Publish what comes of a message durably, once for each account."""
 
 
 class Pending(NamedTuple):
@@ -119,13 +119,14 @@ class ClassicGroup(Group[Ledger]):
         may something be ready by itself?"""
         if self._dropped:
             self.tidy()
-        clock, settings = self.files.clock, self._office.settings
-        now_ms = clock.boot_ms()
-        until_ms = now_ms + (settings.visibility_timeout_ms if lease_ms is None else lease_ms)
+        settings = self._office.settings
+        if lease_ms is None:
+            lease_ms = settings.visibility_timeout_ms
         spent: list[int] = []
         has_changed = False
         with self._turn:
-            ledger = self.state
+            ledger, now_ms = self.state, self.files.clock.boot_ms()
+            until_ms = now_ms + lease_ms
             if ledger.has_ready(now_ms):
                 again, spent, is_suspect = ledger.take_ready(
                     now_ms, limit, settings.retry.max_retries
@@ -277,7 +278,7 @@ class ClassicGroup(Group[Ledger]):
             if len(messages) != 1:
                 raise ValueError("publish= goes with one message: what is published comes of it")
             self._check_held(messages[0])
-            self._office.publish_once(messages[0], self.id, publish)
+            self._office.publish_once(messages[0], self._account, publish)
         self._settle(messages, "acked", _ack_ops)
         if self.state.by_key:
             self.ring()
@@ -363,7 +364,7 @@ class ClassicGroup(Group[Ledger]):
         done: list[Message] = []
         try:
             for message in messages:
-                self._office.bury(message, self.id, reason)
+                self._office.bury(message, self.id, self._account, reason)
                 done.append(message)
         except (TailraceError, OSError):
             self._give_back(messages[len(done) :], reason)
@@ -374,15 +375,29 @@ class ClassicGroup(Group[Ledger]):
 
     def _give_back(self, messages: list[Message], reason: str) -> None:
         with self._turn:
-            until = self.state.tick(self.files.clock.boot_ms())
-            self.commit({"t": "nack", "r": _runs(messages), "u": until, "e": reason})
+            until, pending = self.state.tick(self.files.clock.boot_ms()), self.state.pending
+            dying = [
+                m for m in messages if m.offset in pending and pending[m.offset].state == DYING
+            ]
+            if dying:
+                self.commit({"t": "nack", "r": _runs(dying), "u": until, "e": reason})
         for message in messages:
             message.settled = None
         self.ring()
 
+    @property
+    def _account(self) -> str:
+        """What is done once for a message, is done once for this; a group that was deleted or reset
+        does it all again."""
+        return f"{self.id}\0{self._uid}\0{self.state.resets}"
+
     def _settle_dead(self, offsets: list[int]) -> None:
+        """Unless somebody has had the group begin again meanwhile."""
         with self._turn:
-            self.commit({"t": "dead", "r": runs_of(sorted(offsets))})
+            pending = self.state.pending
+            dying = [o for o in offsets if o in pending and pending[o].state == DYING]
+            if dying:
+                self.commit({"t": "dead", "r": runs_of(sorted(dying))})
             mark = self._journal.mark
         self.wait_durable(mark)
         if self.state.by_key:
@@ -399,7 +414,7 @@ class ClassicGroup(Group[Ledger]):
                 message = Message(
                     self.queue, found[0], None, lease.attempt, delivery_count=lease.count
                 )
-                self._office.bury(message, self.id, lease.error)
+                self._office.bury(message, self.id, self._account, lease.error)
             self._settle_dead([offset])
         except (TailraceError, OSError) as error:
             logger.error("%s:%d cannot become a dead letter: %s", self.queue, offset, error)

@@ -328,9 +328,10 @@ class StreamConsumer(_Receiver):
             if ranges:
                 self._group.done(self._member, self._epoch, ranges=ranges)
             self._past, self._got = [], []
+        elif isinstance(upto, Message):
+            self._group.done(self._member, upto.epoch, below=upto.offset + 1)
         else:
-            behind = upto.offset + 1 if isinstance(upto, Message) else upto
-            self._group.done(self._member, self._epoch, below=behind)
+            self._group.done(self._member, self._epoch, below=upto)
 
     def commit_but(self, kept: Sequence[Message]) -> None:
         """`commit()`, where these are messages of the last look that the caller has not got yet.

@@ -53,4 +53,5 @@ def clear(fs: FileSystem, layout: Layout, name: str) -> None:
     except FileNotFoundError:
         return  # another process was faster
     fs.sync_dir(os.path.dirname(folder))
+    fs.sync_dir(os.path.dirname(trash))  # or it might come back without its mark
     remove_tree(fs, trash)

@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 from typing import Protocol
 
-from tailrace.errors import LeaseLost
+from tailrace.errors import Closed, LeaseLost, TailraceError
 
 __all__ = ["AutoExtend"]
 
@@ -30,10 +30,10 @@ class AutoExtend:
         while not self._done.wait(self._every_s):
             try:
                 self._message.extend()
-            except LeaseLost:  # or settled in the block
+            except (LeaseLost, Closed):  # or settled in the block
                 self.lost = not self._done.is_set()
                 return
-            except OSError:  # there is time for another try
+            except (TailraceError, OSError):  # there is time for another try
                 continue
 
     def __enter__(self) -> AutoExtend:

@@ -92,6 +92,7 @@ class Group(Generic[S]):
         self._journal = Journal(files.fs, files.folder, extend=files.is_sync)
         self._snapshots = Snapshots(files.fs, files.folder, files.group_id)
         self._closed = self._is_deleted = False
+        self._uid = ""  # which group it is, once we know
         # Consumers that nobody has closed, with what they had fetched ahead. The garbage collector
         # leaves them here: it may have interrupted somebody who has the turn.
         self._dropped: deque[tuple[str, list[Any]]] = deque()
@@ -124,8 +125,12 @@ class Group(Generic[S]):
         self._presence.acquire(shared=True)
         self._bell = fs.open(self.files.bell, write=True, create=True)
         self._handle = secrets.token_hex(8)
-        self._alive = fs.lock(side_path(folder, ALIVE + self._handle))
-        self._alive.acquire()
+        self._lock.acquire()  # or somebody might find the file before we have its lock
+        try:
+            self._alive = fs.lock(side_path(folder, ALIVE + self._handle))
+            self._alive.acquire()
+        finally:
+            self._lock.release()
         self._mine: set[str] = set()
         self._joined = 0
         self._looked_s = 0.0  # when we last looked for the dead
@@ -160,25 +165,39 @@ class Group(Generic[S]):
         generation = self._journal.generation
         self._is_stale = True
         journal = self._journal
-        if not journal.open() or journal.generation != generation + 1 or journal.is_other:
+        self._sync_names()  # whoever replaced it may not have lived to do so
+        is_there = journal.open()
+        self._check_same(is_there)
+        if journal.generation != generation + 1 or journal.is_other:
             self._reload()
         elif self._catch_up():
             self._is_stale = False
         else:
             self._reload()
 
+    def _check_same(self, is_there: bool) -> None:
+        """The group may have been deleted, and even made anew, while nobody told us."""
+        if self._uid and (not is_there or self._journal.group != self._uid):
+            self._is_deleted = True
+            raise Closed(f"the group {self.id!r} was deleted")
+
     def _reload(self) -> None:
         self._is_stale = True
         self._compact_at = self.files.compact_after
-        if self._journal.open(lambda: self._snapshots.exported() or 0):
+        self._sync_names()
+        is_there = self._journal.open(lambda: self._snapshots.exported() or 0)
+        self._check_same(is_there)
+        if is_there:
             try:
                 if self._journal.generation:
                     self.state = self._restored(self._snapshots.load(self._journal.generation))
+                    self._sync_names()
                 else:
                     self.state = self._make()
                 is_last = self._journal.load(self.state.apply)
             except Deleted:  # and whoever did so was killed before the files were gone
                 self.state = self._make()
+                self._journal.group = secrets.token_hex(8)
                 self._snapshot(is_other=True)
                 is_last = True
             if not is_last:
@@ -186,6 +205,7 @@ class Group(Generic[S]):
         else:
             self._found()
         self._is_stale = False
+        self._uid = self._journal.group
         self._forget_the_dead()
         boot, clock = self.files.fs.boot_id().hex(), self.files.clock
         if self.state.boot != boot:
@@ -203,6 +223,8 @@ class Group(Generic[S]):
             snapshot = self._snapshots.load(exported)
         foreign = self.files.foreign
         other = foreign.load(snapshot) if foreign is not None else None
+        known = snapshot or other
+        self._journal.group = (known and known.state.get("id")) or secrets.token_hex(8)
         if other is not None:
             self.state = self._restored(other)
             self._journal.generation = exported or 0
@@ -271,7 +293,7 @@ class Group(Generic[S]):
         journal.begin_next(sync=files.is_durable, is_other=is_other)
         self._snapshots.write(
             generation,
-            Snapshot(*self.state.dump()),
+            self._dumped(),
             files.clock.wall_ms(),
             sync=files.is_durable,
             all_shards=is_last,
@@ -286,6 +308,10 @@ class Group(Generic[S]):
             raise OSError(errno.EIO, "the new journal cannot be read")
         self._is_stale = False
         self._compact_at = self.files.compact_after
+
+    def _dumped(self) -> Snapshot:
+        state, entries = self.state.dump()
+        return Snapshot({**state, "id": self._journal.group}, entries)
 
     def _sync_names(self) -> None:
         if self.files.is_durable:
@@ -358,6 +384,7 @@ class Group(Generic[S]):
 
     def members(self) -> list[Member]:
         """Who is there; the dead are seen here once, and then forgotten."""
+        self.tidy()
         with self._turn:
             found = [
                 Member(
@@ -442,9 +469,8 @@ class Group(Generic[S]):
         self._bury_members()
         self._snapshot(is_last=True)
         self._is_stale = True
-        snapshot = Snapshot(*self.state.dump())
         if self.files.foreign is not None:
-            self.files.foreign.export(snapshot)
+            self.files.foreign.export(self._dumped())
         self._journal.end()
         self._sync_names()
 
@@ -496,7 +522,9 @@ class _Turn:
         group = self._group
         if group.closed or group._is_inherited:
             group.check_open()
-            group._open()
+            with _reopening:
+                if group._is_inherited:
+                    group._open()
         group.files.check()
         group._mutex.acquire()
         try:
@@ -542,7 +570,12 @@ _TRIES = 3
 _groups: weakref.WeakSet[Group[Any]] = weakref.WeakSet()
 
 
+_reopening = threading.Lock()
+
+
 def _disown_all() -> None:
+    global _reopening
+    _reopening = threading.Lock()
     for group in list(_groups):
         group.disown()
 

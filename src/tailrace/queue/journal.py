@@ -91,6 +91,7 @@ class Journal:
         self.path = os.path.join(folder, NAME)
         self._file: File | None = None
         self.generation = 0
+        self.group = ""  # which group it is of: one that is deleted and made anew is another
         self.ops = 0  # since the snapshot
         self.is_other = False  # its snapshot is not what the journal before it led to
         self.is_damaged = False  # a line in the middle could not be read
@@ -112,7 +113,7 @@ class Journal:
         op = parse_line(first) if first is not None else None
         if op is None and _has_lines(file):
             self._report(0)
-            op = {"t": "begin", "format": FORMAT, "generation": generation()}
+            op = {"t": "begin", "format": FORMAT, "generation": generation(), "id": self.group}
         if op is None or op.get("t") != "begin":
             file.close()
             return False
@@ -124,7 +125,7 @@ class Journal:
             )
         assert first is not None
         self._file, self.generation = file, op["generation"]
-        self.is_other = "other" in op
+        self.is_other, self.group = "other" in op, op["id"]
         self.position, self.ops, self._room = len(first) + 1, 0, 0
         return True
 
@@ -244,7 +245,7 @@ class Journal:
     def begin_next(self, *, sync: bool, is_other: bool = False) -> None:
         """Write the next journal, empty, under a name that nobody looks at yet. `is_other`: what it
         builds on is not what this journal led to."""
-        op = {"t": "begin", "format": FORMAT, "generation": self.generation + 1}
+        op = {"t": "begin", "format": FORMAT, "generation": self.generation + 1, "id": self.group}
         line = encode_line({**op, "other": True} if is_other else op)
         write_new(self._fs, self.path + ".tmp", line, sync=sync)
 

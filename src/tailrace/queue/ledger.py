@@ -120,6 +120,7 @@ class Ledger:
     def __init__(self, cursor: int = 0) -> None:
         self.cursor = cursor
         self.epoch = 0
+        self.resets = 0  # how often somebody had it all done again
         # By offset, and in that order: what is new is always above all others.
         self.pending: dict[int, Lease] = {}
         self.delivered = self.acked = self.dead = self.gone = 0
@@ -391,6 +392,7 @@ class Ledger:
         self._timers = Timers()
         self.cursor = op["x"]
         self.epoch += 1
+        self.resets += 1
 
     def _boot(self, op: Op) -> None:
         """Leases end with the boot, and nobody is to blame. What is left of a delay stays, as far
@@ -462,6 +464,7 @@ class Ledger:
             "cursor": self.cursor,
             "committed": self.committed,
             "epoch": self.epoch,
+            "resets": self.resets,
             "boot": self.boot,
             "created_ms": self.created_ms,
             "skew_ms": self.skew_ms,
@@ -491,6 +494,7 @@ class Ledger:
         ledger = cls(state["cursor"])
         for name in (
             "epoch",
+            "resets",
             "boot",
             "created_ms",
             "skew_ms",

@@ -388,11 +388,11 @@ class Queue(_LogQueue):
 
     # --- what a group asks for --------------------------------------------------------------
 
-    def bury(self, message: Message, group_id: str, reason: str) -> None:
-        self._store.bury(self.settings, message, group_id, reason)
+    def bury(self, message: Message, group_id: str, account: str, reason: str) -> None:
+        self._store.bury(self.settings, message, group_id, account, reason)
 
-    def publish_once(self, message: Message, group_id: str, publish: Iterable[Any]) -> None:
-        self._store.publish_once(self.settings, message, group_id, publish)
+    def publish_once(self, message: Message, account: str, publish: Iterable[Any]) -> None:
+        self._store.publish_once(self.settings, message, account, publish)
 
 
 class Stream(_LogQueue):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
-from tailrace.errors import Closed, ConfigError, InvalidName
+from tailrace.errors import Closed, ConfigError, InvalidName, LeaseLost
 from tailrace.kernel import Record
 from tailrace.log.commit import Receipt
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
@@ -245,15 +246,13 @@ class Store:
                 deletion.mark(self.fs, self.layout.queue(name), settings.incarnation)
                 del queues[name]
 
-        # The folder goes before anybody else can make a queue of the same name.
-        self.registry.change(edit, lambda: deletion.clear(self.fs, self.layout, name))
         with self._lock:
             queue = self._queues.get(name)
-            is_same = queue is not None and queue.incarnation == settings.incarnation
-            if is_same:
+            if queue is not None and queue.incarnation == settings.incarnation:
                 del self._queues[name]
-        if is_same and queue is not None:
-            queue.abandon()
+                queue.abandon()
+        # The folder goes before anybody else can make a queue of the same name.
+        self.registry.change(edit, lambda: deletion.clear(self.fs, self.layout, name))
 
     def open_log(self, settings: QueueSettings) -> Log:
         """The log of a queue, for its handle. Classic queues keep what their groups need, so only
@@ -327,7 +326,7 @@ class Store:
         )
 
     def publish_once(
-        self, source: QueueSettings, message: Message, group_id: str, publish: Iterable[Any]
+        self, source: QueueSettings, message: Message, account: str, publish: Iterable[Any]
     ) -> None:
         """Publish what comes of a message, as one batch for each queue, however often this is done
         for the same message."""
@@ -341,7 +340,7 @@ class Store:
                 record = self._record(outgoing, settings)
                 check_size(record, settings)
                 batches.setdefault(name, []).append(record)
-        producer = dead_letters.step_id("ack", source.incarnation, group_id, message.offset)
+        producer = dead_letters.step_id("ack", source.incarnation, account, message.offset)
         for name, records in batches.items():
             self._append_once(self.get(name), records, producer, source)
 
@@ -374,12 +373,19 @@ class Store:
 
     # --- dead letters -----------------------------------------------------------------------
 
-    def bury(self, settings: QueueSettings, message: Message, group_id: str, reason: str) -> None:
+    def bury(
+        self,
+        settings: QueueSettings,
+        message: Message,
+        group_id: str,
+        account: str,
+        reason: str,
+    ) -> None:
         """Write a dead letter, durably, and once."""
         name = dead_letters.queue_of(settings)
         queue = self._dead_letter_queue(name)
         record = dead_letters.dead_letter(message, name, group_id, reason, self.clock.wall_ms())
-        producer = dead_letters.step_id("dlq", settings.incarnation, group_id, message.offset)
+        producer = dead_letters.step_id("dlq", settings.incarnation, account, message.offset)
         self._append_once(queue, [record], producer, settings)
 
     def _dead_letter_queue(self, name: str) -> Queue:
@@ -442,10 +448,12 @@ class Store:
                             others.append(message)
                             continue
                         self._revive(message, dead, target)
-                        message.ack()
+                        with contextlib.suppress(LeaseLost):  # somebody else has done so, too
+                            message.ack()
                         done += 1
             finally:
-                consumer.release(others)
+                with contextlib.suppress(LeaseLost):
+                    consumer.release(others)
         return done
 
     def _revive(self, message: Message, letters: Queue, target: Queue | Stream) -> None:
