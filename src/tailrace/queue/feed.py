@@ -113,7 +113,7 @@ class Feed:
             try:
                 found += self._log.read(first, first + count)
             except (OffsetOutOfRange, Corrupt):
-                found = [record for record in found if record.offset < first]  # type: ignore[operator]
+                found = [r for r in found if r.offset < first]  # type: ignore[operator]
                 for offset in range(first, first + count):
                     with contextlib.suppress(OffsetOutOfRange, Corrupt):
                         found += self._log.read(offset, offset + 1)

@@ -102,7 +102,7 @@ class StreamGroup(Group[StreamLedger]):
             want = limit - len(chosen)
             records, position = self._feed.take(position, want)
             if end is not None and position > end:
-                records = [record for record in records if record.offset < end]  # type: ignore[operator]
+                records = [r for r in records if r.offset < end]  # type: ignore[operator]
                 position = end
             chosen += [record for record in records if takes(record)]
             looked_at += len(records)
