@@ -19,7 +19,7 @@ from tests.aio.support import collect, run
 from tests.log.helpers import T0, at, fill, run_python
 
 # `tail` is for those who wait in their own way, and gives what blocks; drafts are for queues.
-NOT_FOR_TASKS = {"append_draft", "tail"}
+NOT_FOR_TASKS = {"abandon", "append_draft", "tail"}
 
 # Each verb with arguments that a log takes.
 CALLS: dict[str, tuple[Any, ...]] = {

@@ -95,7 +95,7 @@ def test_a_journal(run: Run, killed: Path) -> None:
     assert (space["type"], space["position"]) == ("space", position)
     assert end == {"type": "ops", "file": str(path), "ops": 7, "damages": 0}
     text = run("dump", path).stdout
-    assert "  ok  begin  format 1  generation 0\n" in text
+    assert "  ok  begin  format 1  generation 0  id " in text
     assert "handed 1  from 0  cursor 9  of 0 to 8\n" in text
     assert "ok  ack  of 0, 7 to 8\n" in text
     assert 'error "why not"' in text

@@ -554,8 +554,11 @@ class Log:
             self._is_let_go = True
 
     def __del__(self) -> None:
-        # Dropped without a close, which is no worse than a crash: nothing is written, and the next
-        # open, perhaps in this process, recovers.
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go without a close, which is no worse than a crash: nothing is written, and the next
+        open, perhaps in this process, recovers."""
         if not getattr(self, "_is_let_go", True):
             self._closed = self._is_let_go = True
             self._observer.close()

@@ -79,6 +79,7 @@ class ClassicGroup(Group[Ledger]):
         self._scanner = Scanner(self._feed, self._selection, self.id)
 
     def _check_state(self) -> None:
+        self._feed.reset()
         op = excess(self.state, self._log, self.id)
         if op is not None:
             self.commit(op)
@@ -119,7 +120,7 @@ class ClassicGroup(Group[Ledger]):
         may something be ready by itself?"""
         if self._dropped:
             self.tidy()
-        settings = self._office.settings
+        settings, own_ms = self._office.settings, lease_ms
         if lease_ms is None:
             lease_ms = settings.visibility_timeout_ms
         spent: list[int] = []
@@ -142,6 +143,9 @@ class ClassicGroup(Group[Ledger]):
             if not into and ledger.pending:
                 self.look_for_the_dead()
             due_ms = ledger.next_due_ms()
+        if own_ms is not None:
+            for message in into:
+                message.lease_ms = own_ms
         for offset in spent:
             self._finish(offset)
         return more or has_changed or bool(spent), due_ms
@@ -304,13 +308,21 @@ class ClassicGroup(Group[Ledger]):
                 ops.append({"t": "nack", "r": [message.offset, 1], "u": until, "e": error})
             return ops
 
+        lost: list[LeaseLost] = []
         try:
             self._settle(failed, "nacked", ops_of)
+        except LeaseLost as caught:
+            lost.append(caught)
         finally:
             self.ring()
-            if spent:
-                times = f"delivered {spent[0].delivery_count} times"
-                self._bury(spent, "nacked", f"{times}: {error}" if error else times)
+        for message in spent:
+            times = f"delivered {message.delivery_count} times"
+            try:
+                self._bury([message], "nacked", f"{times}: {error}" if error else times)
+            except LeaseLost as caught:
+                lost.append(caught)
+        if lost:
+            raise LeaseLost(str(lost[0]), lost=[name for each in lost for name in each.lost])
 
     def reject(self, messages: list[Message], reason: str = "") -> None:
         self._bury(messages, "rejected", reason or "rejected")
@@ -322,19 +334,25 @@ class ClassicGroup(Group[Ledger]):
             self.ring()
 
     def extend(self, messages: list[Message], seconds: Any = None) -> None:
-        lease_ms = self._office.settings.visibility_timeout_ms
-        if seconds is not None:
-            lease_ms = parse_duration(seconds, "seconds")
+        given_ms = None if seconds is None else parse_duration(seconds, "seconds")
         with self._turn:
             held = [message for message in messages if self._lease(message) is not None]
-            if held:
-                until = self.state.tick(self.files.clock.boot_ms() + lease_ms)
-                self.commit({"t": "extend", "r": _runs(held), "u": until})
+            now_ms, ops = self.files.clock.boot_ms(), []
+            for message in held:
+                lease_ms = self._lease_ms(message) if given_ms is None else given_ms
+                until = self.state.tick(now_ms + lease_ms)
+                ops.append({"t": "extend", "r": [message.offset, 1], "u": until})
+            if ops:
+                self.commit(*ops)
         if len(held) < len(messages):
             self._refuse(messages, held, "extended")
 
     def auto_extend(self, message: Message) -> AbstractContextManager[object]:
-        return AutoExtend(message, self._office.settings.visibility_timeout_ms / 1000)
+        return AutoExtend(message, self._lease_ms(message) / 1000)
+
+    def _lease_ms(self, message: Message) -> int:
+        """How long its consumer wants to have it."""
+        return message.lease_ms or self._office.settings.visibility_timeout_ms
 
     def properties(self, message: Message) -> dict[str, Any]:
         return {"group-id": self.id}

@@ -175,7 +175,11 @@ class Consumer(_Receiver):
             more, due_ms = group.claim(into, self._member, limit, self._lease_ms)
         if ahead:
             chosen = [ahead.popleft() for _ in range(min(limit, len(ahead)))]
-            into += group.hand(chosen, self._lease_ms)
+            try:
+                into += group.hand(chosen, self._lease_ms)
+            except BaseException:  # we still have them
+                ahead.extendleft(reversed(chosen))
+                raise
             return True, None
         if into or more:
             return more, None
@@ -317,8 +321,11 @@ class StreamConsumer(_Receiver):
         if taken.behind > taken.first:
             _extend(self._got, taken.first, taken.behind)
         into += taken.messages
-        more = taken.more
-        return more, LOOK_AFTER_S if group.has_others else None
+        sleep_s = LOOK_AFTER_S if group.has_others else None
+        if self.auto_commit and self._past:
+            left_s = self._committed_s + self._interval_s - time.monotonic()
+            sleep_s = _shorter(sleep_s, max(left_s, 0.001))
+        return taken.more, sleep_s
 
     def commit(self, upto: Message | int | None = None) -> None:
         """What was received is processed: all of it, or up to a message (itself included), or below

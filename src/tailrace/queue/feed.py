@@ -15,6 +15,8 @@ from tailrace.queue.runs import runs_of
 
 __all__ = ["Feed"]
 
+_NOWHERE = 2**63  # above every offset
+
 
 class Feed:
     """Records from wherever one says. Not thread-safe: the group's lock guards it.
@@ -56,6 +58,10 @@ class Feed:
             taken = [ahead.popleft() for _ in range(limit)]
             self._next = taken[-1].offset + 1  # type: ignore[operator]
         return taken, self._next
+
+    def reset(self) -> None:
+        """Begin anew: perhaps an exception came in the middle of reading."""
+        self._next = _NOWHERE
 
     def _go_to(self, first: int) -> None:
         ahead, portions, tailing = self._ahead, self._portions, self._tailing

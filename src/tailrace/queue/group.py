@@ -22,7 +22,7 @@ import time
 import weakref
 from collections import deque
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from tailrace.errors import Closed, OutcomeUnknown, TailraceError
 from tailrace.log.sidefiles import FOLDER, side_path
@@ -32,6 +32,7 @@ from tailrace.queue.group_files import (
     OPEN,
     UNIQUE,
     GroupFiles,
+    Member,
     discard,
     plain_name,
     sweep,
@@ -67,20 +68,13 @@ class State(Protocol):
 
     def apply(self, op: Op) -> None: ...
 
+    def holders(self) -> set[str]:
+        """Who has anything."""
+
     def dump(self) -> tuple[dict[str, Any], dict[int, Op]]: ...
 
 
 S = TypeVar("S", bound=State)
-
-
-class Member(NamedTuple):
-    """A consumer of a group. `since` is in milliseconds since 1970."""
-
-    id: str
-    pid: int
-    host: str
-    since: int
-    alive: bool
 
 
 class Group(Generic[S]):
@@ -115,7 +109,7 @@ class Group(Generic[S]):
 
     def _open(self) -> None:
         fs, folder = self.files.fs, self.files.folder
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # which knows its owner: see `_Turn`
         self._turn = _Turn(self)
         self._is_stale = True  # the state has to be loaded
         self._is_inherited = False
@@ -138,7 +132,8 @@ class Group(Generic[S]):
     def disown(self) -> None:
         """We are in a forked child: what is open is the parent's."""
         if not self._closed:
-            self._mutex = threading.Lock()
+            self._mutex = threading.RLock()
+            self._journal.disown()
             self._is_inherited = True
 
     # --- the turn ---------------------------------------------------------------------------
@@ -283,6 +278,8 @@ class Group(Generic[S]):
             self._snapshot()
         except OSError as error:
             self._compact_at = 2 * journal.ops
+            if self._is_stale:  # half done: nothing more in this turn
+                journal.close()
             logger.warning("%s: cannot write a snapshot: %s", self.files.folder, error)
 
     def _snapshot(self, *, is_last: bool = False, is_other: bool = False) -> None:
@@ -455,15 +452,20 @@ class Group(Generic[S]):
             if not self._is_inherited and not self._is_deleted:
                 self.tidy()
                 with self._turn:
-                    for consumer in sorted(self._mine):
-                        self.commit({"t": "leave", "c": consumer})
+                    ours = f"{UNIQUE}{self._handle}."
+                    had = {name for name in self.state.holders() if ours in name}
+                    for consumer in sorted(self._mine | had):  # nobody can settle what they had
+                        self.commit({"t": "leave", "c": consumer, "free": True})
                     self._mine.clear()
+                    if self.files.is_sync:
+                        self._journal.wait_durable(self._journal.mark)
                     if self._presence.acquire(wait=False):
                         self._export()
         except (OSError, TailraceError) as error:
             logger.warning("%s: not closed cleanly: %s", self.files.folder, error)
         finally:
-            self._let_go()
+            with self._mutex:
+                self._let_go()
 
     def _export(self) -> None:
         self._bury_members()
@@ -483,11 +485,6 @@ class Group(Generic[S]):
         finally:
             self._let_go()
         sweep(self.files.fs, os.path.dirname(self.files.folder))
-
-    def idle_ms(self) -> int:
-        """For how long nothing has happened to the group."""
-        modified_ms = self.files.fs.stat(self._journal.path).modified_ms
-        return max(self.files.clock.wall_ms() - modified_ms, 0)
 
     def _let_go(self) -> None:
         self._closed = True
@@ -526,8 +523,14 @@ class _Turn:
                 if group._is_inherited:
                     group._open()
         group.files.check()
+        if group._mutex._is_owned():  # type: ignore[attr-defined]
+            # Turns are not nested. A signal handler's exception (Ctrl-C) came where nothing could
+            # be tidied up.
+            self.recover()
         group._mutex.acquire()
         try:
+            if group.closed:
+                group.check_open()
             if not group._lock.acquire_now():
                 _await(group)
             try:
@@ -554,6 +557,14 @@ class _Turn:
         try:
             group._lock.release()
         finally:
+            group._mutex.release()
+
+    def recover(self) -> None:
+        """Give back what this thread has of a turn that was broken off."""
+        group = self._group
+        group._is_stale = True
+        group._lock.release()
+        while group._mutex._is_owned():  # type: ignore[attr-defined]
             group._mutex.release()
 
 

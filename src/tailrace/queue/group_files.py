@@ -16,8 +16,9 @@ from typing import NamedTuple, Protocol
 from tailrace.log.fs import FileSystem, remove_tree
 from tailrace.log.sidefiles import FOLDER, side_path
 from tailrace.queue.clock import Clock
+from tailrace.queue.journal import NAME as JOURNAL
 from tailrace.queue.journal import Deleted, Journal
-from tailrace.queue.snapshots import Snapshot
+from tailrace.queue.snapshots import STATE, Snapshot
 
 __all__ = [
     "ALIVE",
@@ -27,6 +28,7 @@ __all__ = [
     "UNIQUE",
     "Foreign",
     "GroupFiles",
+    "Member",
     "discard",
     "discard_unopened",
     "plain_name",
@@ -64,10 +66,41 @@ class GroupFiles(NamedTuple):
     foreign: Foreign | None = None
     check: Callable[[], object] = lambda: None  # raises if the queue is not there any more
 
+    def idle_ms(self) -> int:
+        """For how long nothing has happened to the group, by the times of its files."""
+        times = []
+        for name in (JOURNAL, STATE):
+            with contextlib.suppress(FileNotFoundError):
+                times.append(self.fs.stat(os.path.join(self.folder, name)).modified_ms)
+        return max(self.clock.wall_ms() - max(times), 0) if times else 0
+
+    def is_open(self) -> bool:
+        """Has anybody the group open?"""
+        path = side_path(self.folder, OPEN)
+        try:
+            self.fs.stat(path)
+        except FileNotFoundError:
+            return False
+        lock = self.fs.lock(path)
+        try:
+            return not lock.acquire(wait=False)
+        finally:
+            lock.close()
+
     @property
     def bell(self) -> str:
         """The file that is written to when somebody may want to look again."""
         return side_path(self.folder, BELL)
+
+
+class Member(NamedTuple):
+    """A consumer of a group. `since` is in milliseconds since 1970."""
+
+    id: str
+    pid: int
+    host: str
+    since: int
+    alive: bool
 
 
 def plain_name(member: str) -> str:

@@ -195,7 +195,8 @@ class Journal:
         """Write operations; all of them are there then, or none. Applying them is up to the caller,
         and has to succeed."""
         file = self._file
-        assert file is not None
+        if file is None:
+            raise NotWritten(f"{self.path} is being replaced; try again")
         data = encode_line(ops[0]) if len(ops) == 1 else b"".join(map(encode_line, ops))
         try:
             if self._extend and self.position + len(data) > self._room:
@@ -268,6 +269,10 @@ class Journal:
     def copy_to(self, path: str) -> None:
         assert self._file is not None
         write_new(self._fs, path, read_exactly(self._file, self.position, 0))
+
+    def disown(self) -> None:
+        """In a forked child: a thread of the parent may have had the lock."""
+        self._sync_lock = threading.Lock()
 
     def close(self) -> None:
         with self._sync_lock:

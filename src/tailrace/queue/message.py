@@ -143,6 +143,7 @@ class Message:
         "delivery_count",
         "epoch",
         "last_error",
+        "lease_ms",
         "offset",
         "queue",
         "record",
@@ -168,6 +169,7 @@ class Message:
         self.epoch = epoch
         self.delivery_count = delivery_count
         self.last_error = last_error
+        self.lease_ms: int | None = None  # what its consumer asked for; None: the queue's
         self.settled: str | None = None  # how, if this object has settled it
 
     # --- what it is -------------------------------------------------------------------------

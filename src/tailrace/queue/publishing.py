@@ -8,6 +8,7 @@ from typing import Any
 
 from tailrace.errors import Full, InvalidName
 from tailrace.kernel import NONE, Record, encode_one
+from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
 from tailrace.log.commit import Receipt
 from tailrace.log.log import Log
 from tailrace.queue.addresses import VERBS, address_of
@@ -91,8 +92,8 @@ class Publishing:
         """What most messages are: without headers of their own. Nothing is parsed or checked that
         is known to be right."""
         log = self.log
-        if isinstance(value, str):
-            value = value.encode()
+        if type(value) is not bytes:
+            value = as_bytes_or_none(value, "value")
         if value is not None and len(value) > settings.limits.max_message_size > 0:
             raise _too_large(len(value), settings)
         stamp = self._stamps.get(routing_key)
@@ -135,6 +136,7 @@ class Publishing:
     ) -> Receipt:
         """Publish messages in one batch (more only beyond its limits): values, or pairs of a key
         and a value, or triples with headers."""
+        refuse_single(values)
         settings = self.settings
         topic = self._topic(routing_key)
         expiry = self._expiry(settings, ttl)

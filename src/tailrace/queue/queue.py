@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import weakref
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from tailrace.errors import Closed, ConfigError, InvalidName, TailraceError
+from tailrace.errors import Closed, ConfigError, InvalidName
 from tailrace.kernel import Record
 from tailrace.log.follow import Follower
 from tailrace.log.log import Log
@@ -87,8 +86,7 @@ class _LogQueue(Publishing):
         for consumer in list(self._consumers):
             consumer.close()
         if log is not None:
-            with contextlib.suppress(OSError, TailraceError):
-                log.close()
+            log.abandon()
 
     def configure(self, **options: Any) -> None:
         """Change settings, for everybody. What is fixed when a queue is created is refused."""
@@ -260,10 +258,14 @@ class _LogQueue(Publishing):
         What only they held back may be deleted from the queue then."""
         idle_ms = parse_duration(idle, "idle")
         expired = []
+        settings, log = self.settings, self.log
         for group_id in self.group_ids():
-            group = self._existing(group_id)
-            members = [member for member in group.members() if member.alive]
-            if not members and group.idle_ms() >= idle_ms:
+            files = self._files(group_id, settings, log)
+            if files.idle_ms() < idle_ms:  # to open it would be to use it
+                continue
+            ours = self._groups.get(group_id)
+            is_used = files.is_open() if ours is None else any(m.alive for m in ours.members())
+            if not is_used:
                 self.delete_group(group_id)
                 expired.append(group_id)
         return expired

@@ -53,6 +53,7 @@ class StreamGroup(Group[StreamLedger]):
         self._feed = Feed(self._log)
 
     def _check_state(self) -> None:
+        self._feed.reset()
         op = excess(self.state, self._log, self.id)
         if op is not None:
             self.commit(op)
@@ -115,8 +116,8 @@ class StreamGroup(Group[StreamLedger]):
 
     @property
     def has_others(self) -> bool:
-        """Is more than one consumer at something? Then one may die, and leave it to us."""
-        return len(self.state.taken) > 1
+        """Is anybody else at something? Then it may die, and leave it to us."""
+        return any(name not in self._mine for name in self.state.taken)
 
     # --- committing -------------------------------------------------------------------------
 
@@ -131,13 +132,6 @@ class StreamGroup(Group[StreamLedger]):
             if epoch != self.state.epoch:
                 return
             self.commit(op)
-            mark = self._journal.mark
-        self.wait_durable(mark)
-
-    def skip(self, behind: int) -> None:
-        """Nobody is to get anything below an offset any more."""
-        with self._turn:
-            self.commit({"t": "skip", "x": behind})
             mark = self._journal.mark
         self.wait_durable(mark)
 
@@ -202,9 +196,11 @@ class StreamSettler:
         """Nothing: to read again, seek."""
 
     def reject(self, messages: list[Message], reason: str = "") -> None:
-        """The group goes on behind it."""
+        """The group goes on behind it: what this consumer had up to there is done with, whoever
+        commits."""
         if messages:
-            self._group.skip(max(message.offset for message in messages) + 1)
+            last = max(messages, key=lambda message: message.offset)
+            self._group.done(self._consumer, last.epoch, below=last.offset + 1)
 
     def release(self, messages: list[Message]) -> None:
         """Nothing: nobody holds a message of a stream."""

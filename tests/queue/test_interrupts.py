@@ -1,0 +1,99 @@
+"""Ctrl-C may come at any moment: whoever goes on finds a queue that goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tailrace import LeaseLost, Message, Store
+from tests.queue.support import drain, numbers
+
+INTERRUPTS = 300
+
+
+class Interrupted(BaseException):
+    """What Ctrl-C raises, without the chance that a runner takes it for one."""
+
+
+@contextlib.contextmanager
+def interrupting() -> Iterator[None]:
+    """Raise in the main thread, after times that differ a little."""
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("prefetch", [1, 5])
+def test_interrupted_anywhere(tmp_path: Path, prefetch: int) -> None:
+    with Store(tmp_path, flush="async", visibility_timeout="100ms", upkeep=False) as store:
+        queue = store.queue("q", retry={"max_retries": "unlimited"})
+        queue.publish_many(numbers(200))
+        acked: list[bytes | None] = []
+        consumer = queue.consumer("w", prefetch=prefetch)
+        with interrupting():
+            for number in range(INTERRUPTS):
+                with contextlib.suppress(Interrupted):
+                    signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.000_007 * (number % 97))
+                    work(consumer.receive(3), acked)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+        assert queue.pending("w") is not None  # nobody has the turn
+        time.sleep(0.15)
+        left = drain(queue.consumer("w"))
+        assert set(left).isdisjoint(acked)
+        assert len(set(left)) + len(acked) <= 200
+        assert queue.group("w").state.acked == 200
+
+
+def work(messages: list[Message], acked: list[bytes | None]) -> None:
+    for message in messages:
+        with contextlib.suppress(LeaseLost):
+            message.ack()
+            acked.append(message.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_while_other_threads_ack(tmp_path: Path) -> None:
+    with Store(tmp_path, upkeep=False) as store:
+        queue = store.queue("q")
+        queue.publish_many(numbers(600))
+        stop = threading.Event()
+
+        def ack() -> None:
+            with queue.consumer("w") as consumer:
+                while not stop.is_set() and (messages := consumer.receive(1)):
+                    messages[0].ack()
+
+        threads = [threading.Thread(target=ack) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(5):
+                child = os.fork()
+                if not child:
+                    signal.alarm(30)  # a child that hangs is killed, and that is seen below
+                    messages = queue.consumer("w").receive(1)
+                    for message in messages:
+                        message.ack()
+                    os._exit(0)
+                assert os.waitpid(child, 0)[1] == 0
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
