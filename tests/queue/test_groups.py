@@ -54,17 +54,6 @@ def test_a_group_that_nobody_uses_is_expired_after_a_restart_too(tmp_path: Path)
         assert queue.group_ids() == ["new"]
 
 
-def test_who_closes_the_store_gives_back_what_it_had(tmp_path: Path) -> None:
-    with Store(tmp_path, upkeep=False) as other:
-        queue = other.queue("q", visibility_timeout="1h")
-        queue.publish_many(numbers(3))
-        with Store(tmp_path, upkeep=False) as store:
-            assert len(store.queue("q").consumer("w").receive(2)) == 2
-        messages = queue.consumer("w").receive(3)
-        assert offsets(messages) == [0, 1, 2]
-        assert [message.delivery_count for message in messages] == [2, 2, 1]
-
-
 def test_extending_keeps_it_as_long_as_the_consumer_asked_for(tmp_path: Path) -> None:
     with Store(tmp_path, upkeep=False) as store:
         queue = store.queue("q", visibility_timeout="1s")

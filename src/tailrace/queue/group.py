@@ -68,9 +68,6 @@ class State(Protocol):
 
     def apply(self, op: Op) -> None: ...
 
-    def holders(self) -> set[str]:
-        """Who has anything."""
-
     def dump(self) -> tuple[dict[str, Any], dict[int, Op]]: ...
 
 
@@ -452,10 +449,8 @@ class Group(Generic[S]):
             if not self._is_inherited and not self._is_deleted:
                 self.tidy()
                 with self._turn:
-                    ours = f"{UNIQUE}{self._handle}."
-                    had = {name for name in self.state.holders() if ours in name}
-                    for consumer in sorted(self._mine | had):  # nobody can settle what they had
-                        self.commit({"t": "leave", "c": consumer, "free": True})
+                    for consumer in sorted(self._mine):
+                        self.commit({"t": "leave", "c": consumer})
                     self._mine.clear()
                     if self.files.is_sync:
                         self._journal.wait_durable(self._journal.mark)

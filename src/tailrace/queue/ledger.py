@@ -31,7 +31,7 @@ happened, not what was asked for; whether it may happen is decided before, with 
     boot     the machine has started anew: `b` names the boot, `u` and `w` are its clocks' times
     options  `o`: what the group was made with
     join     `c` came, `m` tells of it
-    leave    `c` went; `died`: it was killed, and `free`: its process lets go, so its leases are over
+    leave    `c` went; `died`: it was killed, so its leases are over
 
 A lease is named by the offset, the `attempt` (how often the message was claimed) and the `epoch`
 (how often everything was dropped), so an old one is never taken for a new one.
@@ -148,10 +148,6 @@ class Ledger:
     @property
     def weight(self) -> int:
         return len(self.pending)
-
-    def holders(self) -> set[str]:
-        """Who has a lease, or had the last one."""
-        return {lease.holder for lease in self.pending.values()}
 
     # --- questions --------------------------------------------------------------------------
 
@@ -435,13 +431,12 @@ class Ledger:
     def _leave(self, op: Op) -> None:
         consumer = op["c"]
         self.members.pop(consumer, None)
-        if "died" not in op and "free" not in op:
+        if "died" not in op:
             return
         for offset, lease in self.pending.items():
             if lease.holder == consumer and lease.state in (CLAIMED, LEASED):
-                state = lease.state if "died" in op else FREE
                 self.pending[offset] = Lease(
-                    state, 0, "", lease.attempt, lease.count, lease.strikes, lease.error
+                    lease.state, 0, "", lease.attempt, lease.count, lease.strikes, lease.error
                 )
                 heapq.heappush(self._ready, offset)
 

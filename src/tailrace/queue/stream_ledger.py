@@ -53,9 +53,6 @@ class StreamLedger:
     def weight(self) -> int:
         return len(self.taken) + len(self.back)
 
-    def holders(self) -> set[str]:
-        return set(self.taken)
-
     def has_others(self, consumer: str) -> bool:
         """Is anybody else at anything?"""
         return any(name != consumer for name in self.taken)
