@@ -26,7 +26,7 @@ NOT_FOR_TASKS: dict[str, set[str]] = {
     "Stream": {"abandon", "append", "disown", "group", "log", "open_group"},
     "Consumer": {"check_open", "look_now", "tail"},
     "StreamConsumer": {"check_open", "commit_but", "look_now", "tail"},
-    "Message": {"settler"},
+    "Message": {"lease_ms", "settler"},
 }
 # The same on this side.
 ONLY_HERE: dict[str, set[str]] = {
