@@ -30,6 +30,7 @@ from tests.log.helpers import WAIT, run_python, values
 COMMON = """
 import json, os, signal, sys, threading, time
 from tailrace import *
+from builtins import open
 
 path = sys.argv[1]
 signal.alarm(100)  # rather than hang
