@@ -13,10 +13,9 @@ from tailrace.errors import LeaseLost, NotWritten, TailraceError
 from tailrace.kernel import Headers, Record
 from tailrace.queue.addresses import ROOT
 from tailrace.queue.message import Message as BlockingMessage
+from tailrace.queue.message import describe
 
 __all__ = ["AutoExtend", "Message"]
-
-_LONGEST_ERROR = 1000
 
 
 class Message:
@@ -197,7 +196,7 @@ class Message:
             if error is None:
                 await self.ack()
             elif isinstance(error, Exception):
-                await self.nack(error=f"{type(error).__name__}: {error}"[:_LONGEST_ERROR])
+                await self.nack(error=describe(error))
             else:
                 await self.release()
         except LeaseLost:

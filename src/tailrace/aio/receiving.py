@@ -23,6 +23,7 @@ from tailrace.log.watch import Watch
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.consumer import Consumer as BlockingConsumer
 from tailrace.queue.consumer import StreamConsumer as BlockingStreamConsumer
+from tailrace.queue.consumer import shorter
 from tailrace.queue.message import Message as BlockingMessage
 from tailrace.queue.stream import StreamGroup
 
@@ -199,7 +200,7 @@ class Receiver(Generic[B], AsyncIterator[Message]):
                 left = None if deadline is None else deadline - now()
                 if left is not None and left <= 0:
                     return []
-                await self._sleep(look, _shorter(left, look.sleep_s))
+                await self._sleep(look, shorter(left, look.sleep_s))
         finally:
             self._wanted -= max
             if self._found:
@@ -286,9 +287,3 @@ class Receiver(Generic[B], AsyncIterator[Message]):
                 timer.cancel()
             watch.leave(task)
         watch.take(task)
-
-
-def _shorter(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one, other)

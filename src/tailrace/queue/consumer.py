@@ -19,7 +19,7 @@ from tailrace.queue.group import LOOK_AFTER_S
 from tailrace.queue.message import Message
 from tailrace.queue.stream import StreamGroup, StreamSettler
 
-__all__ = ["Consumer", "StreamConsumer", "new_consumer_id"]
+__all__ = ["Consumer", "StreamConsumer", "new_consumer_id", "shorter"]
 
 _numbers = itertools.count(1)
 
@@ -68,7 +68,7 @@ class _Receiver:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     break
-                self._tail.watch.wait(_shorter(left, sleep_s))
+                self._tail.watch.wait(shorter(left, sleep_s))
         except BaseException:  # an interrupt: nobody gets what was fetched
             self._give_back(taken)
             raise
@@ -324,7 +324,7 @@ class StreamConsumer(_Receiver):
         sleep_s = LOOK_AFTER_S if group.has_others else None
         if self.auto_commit and self._past:
             left_s = self._committed_s + self._interval_s - time.monotonic()
-            sleep_s = _shorter(sleep_s, max(left_s, 0.001))
+            sleep_s = shorter(sleep_s, max(left_s, 0.001))
         return taken.more, sleep_s
 
     def commit(self, upto: Message | int | None = None) -> None:
@@ -401,7 +401,8 @@ def _extend(ranges: list[int], first: int, behind: int) -> None:
         ranges += (first, behind)
 
 
-def _shorter(one: float | None, other: float | None) -> float | None:
+def shorter(one: float | None, other: float | None) -> float | None:
+    """The shorter of two times, of which `None` is for ever."""
     if one is None or other is None:
         return one if other is None else other
     return min(one, other)

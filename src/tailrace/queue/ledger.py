@@ -211,11 +211,6 @@ class Ledger:
         for offset in offsets:
             heapq.heappush(self._ready, offset)
 
-    def ready_count(self, now_ms: int) -> int:
-        """How many pending messages may be claimed again."""
-        self._collect(now_ms)
-        return sum(1 for lease in self.pending.values() if self.is_due(lease, now_ms))
-
     def _collect(self, now_ms: int) -> None:
         for tick, runs in self._timers.due(now_ms):
             for offset in offsets_of(runs):

@@ -25,6 +25,7 @@ __all__ = [
     "Settler",
     "Stamp",
     "check_headers",
+    "describe",
     "expires_at",
     "meant_for",
     "new_record",
@@ -287,7 +288,7 @@ class Message:
             if error is None:
                 self.ack()
             elif isinstance(error, Exception):
-                self.nack(error=f"{type(error).__name__}: {error}"[:_LONGEST_ERROR])
+                self.nack(error=describe(error))
             else:
                 self.release()
         except LeaseLost:
@@ -298,6 +299,11 @@ class Message:
         if self.settler is None:
             raise LeaseLost(f"{self.message_id} was only looked at: nobody has a lease on it")
         return self.settler
+
+
+def describe(error: Exception) -> str:
+    """An error, as it travels with the message that led to it."""
+    return f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
 
 
 _LONGEST_ERROR = 1000

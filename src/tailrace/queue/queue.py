@@ -167,12 +167,12 @@ class _LogQueue(Publishing):
 
     # --- groups -----------------------------------------------------------------------------
 
-    def _make_group(self, files: GroupFiles, pattern: str, **options: Any) -> AnyGroup:
+    def _make_group(self, files: GroupFiles, pattern: str) -> AnyGroup:
         raise NotImplementedError
 
     _mode: Literal["queue", "stream"] = "queue"
 
-    def open_group(self, group: str, pattern: str = "", **options: Any) -> AnyGroup:
+    def open_group(self, group: str, pattern: str = "") -> AnyGroup:
         """This process's hold on a group, which is made if it does not exist."""
         settings, log = self.settings, self.log
         check_name("group", group)
@@ -292,7 +292,8 @@ class _LogQueue(Publishing):
         lost."""
         log = self.log
         first, end = log.start_offset, log.end_offset
-        log.flush() if log.flush_mode != "none" else None
+        if log.flush_mode != "none":
+            log.flush()
         log.truncate_before(end)
         for group_id in self.group_ids():
             self._existing(group_id).forget_below(end)
@@ -328,7 +329,7 @@ class Queue(_LogQueue):
     """A work queue: each message goes to one consumer of each group, and comes back until one of
     them has settled it."""
 
-    def _make_group(self, files: GroupFiles, pattern: str, **options: Any) -> ClassicGroup:
+    def _make_group(self, files: GroupFiles, pattern: str) -> ClassicGroup:
         return ClassicGroup(files, self.name, self.log, self, pattern=pattern)
 
     def group(self, group: str, filter: str = "") -> ClassicGroup:
@@ -402,7 +403,7 @@ class Stream(_LogQueue):
 
     _mode: Literal["queue", "stream"] = "stream"
 
-    def _make_group(self, files: GroupFiles, pattern: str, **options: Any) -> StreamGroup:
+    def _make_group(self, files: GroupFiles, pattern: str) -> StreamGroup:
         return StreamGroup(
             files, self.name, self.log, lambda: self._work_group(pattern), pattern=pattern
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["Runs", "count_of", "offsets_of", "runs_of"]
+__all__ = ["Runs", "offsets_of", "runs_of"]
 
 Runs = list[int]
 
@@ -33,7 +33,3 @@ def offsets_of(runs: Iterable[int]) -> Iterator[int]:
     numbers = iter(runs)
     for first, count in zip(numbers, numbers, strict=True):
         yield from range(first, first + count)
-
-
-def count_of(runs: Sequence[int]) -> int:
-    return sum(runs[1::2])

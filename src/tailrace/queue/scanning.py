@@ -24,11 +24,11 @@ from tailrace.queue.message import (
 from tailrace.queue.runs import runs_of
 from tailrace.queue.topics import matches
 
-__all__ = ["Scan", "Scanner", "Selection", "excess", "report_lost"]
+__all__ = ["SCAN_MOST", "Scan", "Scanner", "Selection", "excess", "report_lost"]
 
 logger = logging.getLogger("tailrace")
 
-_SCAN_MOST = 4096  # records that are looked at in one turn, if they are not for us
+SCAN_MOST = 4096  # records that are looked at in one turn, if they are not for us
 _PARKED_MOST = 10_000  # messages that wait behind others of their key, before we look no further
 
 
@@ -103,7 +103,7 @@ class Scanner:
                 return scan
             if by_key and ledger.parked + len(scan.parked) >= _PARKED_MOST:
                 return scan
-            if looked_at >= _SCAN_MOST:
+            if looked_at >= SCAN_MOST:
                 scan.more = True
                 return scan
             records, scan.cursor = feed.take(scan.cursor, want - len(scan.records))

@@ -281,15 +281,26 @@ class Store:
         """Publish to every queue that is bound to the topic. Each append is atomic, all together
         are not. If there is no such queue an ephemeral one is made."""
         self.check_open()
-        if headers is not None:
-            check_headers(headers)
-        outgoing = Outgoing(topic, value, key, headers, message_id, ttl)
+        batches = self._batches([Outgoing(topic, value, key, headers, message_id, ttl)])
         published = Published()
-        for name in self._targets(topic):
+        for name, records in batches.items():
             queue = self.get(name)
-            settings = queue.settings
-            published[name] = queue.append([self._record(outgoing, settings)], settings)
+            published[name] = queue.append(records, queue.settings)
         return published.wait() if wait else published
+
+    def _batches(self, outgoing: Iterable[Outgoing]) -> dict[str, list[Record]]:
+        """What each queue is to get. Whatever one of them refuses is refused here, before any has
+        got anything."""
+        batches: dict[str, list[Record]] = {}
+        for each in outgoing:
+            if each.headers is not None:
+                check_headers(each.headers)
+            for name in [each.queue] if each.queue else self._targets(each.topic):
+                settings = self.get(name).settings
+                record = self._record(each, settings)
+                check_size(record, settings)
+                batches.setdefault(name, []).append(record)
+        return batches
 
     def _targets(self, topic: str) -> list[str]:
         check_topic(topic)
@@ -330,16 +341,7 @@ class Store:
     ) -> None:
         """Publish what comes of a message, as one batch for each queue, however often this is done
         for the same message."""
-        batches: dict[str, list[Record]] = {}
-        for outgoing in map(Outgoing.of, publish):
-            if outgoing.headers is not None:
-                check_headers(outgoing.headers)
-            names = [outgoing.queue] if outgoing.queue else self._targets(outgoing.topic)
-            for name in names:
-                settings = self.get(name).settings
-                record = self._record(outgoing, settings)
-                check_size(record, settings)
-                batches.setdefault(name, []).append(record)
+        batches = self._batches(map(Outgoing.of, publish))
         producer = dead_letters.step_id("ack", source.incarnation, account, message.offset)
         for name, records in batches.items():
             self._append_once(self.get(name), records, producer, source)

@@ -13,13 +13,12 @@ from tailrace.queue.group import Group
 from tailrace.queue.group_files import GroupFiles
 from tailrace.queue.journal import Op
 from tailrace.queue.message import Message
-from tailrace.queue.scanning import Selection, excess, report_lost
+from tailrace.queue.scanning import SCAN_MOST, Selection, excess, report_lost
 from tailrace.queue.snapshots import Snapshot
 from tailrace.queue.stream_ledger import StreamLedger
 
 __all__ = ["StreamGroup", "StreamSettler", "WorkGroup"]
 
-_SCAN_MOST = 4096
 
 # The name and the committed offset of a stream's primary group, if it has one.
 WorkGroup = Callable[[], tuple[str, int] | None]
@@ -99,7 +98,7 @@ class StreamGroup(Group[StreamLedger]):
         chosen: list[Record] = []
         position, looked_at = first, 0
         takes = self._selection.takes
-        while len(chosen) < limit and looked_at < max(limit, _SCAN_MOST):
+        while len(chosen) < limit and looked_at < max(limit, SCAN_MOST):
             want = limit - len(chosen)
             records, position = self._feed.take(position, want)
             if end is not None and position > end:
@@ -111,7 +110,7 @@ class StreamGroup(Group[StreamLedger]):
                 break
         if self._feed.lost:
             report_lost(self._feed, self.id)
-        more = len(chosen) < limit and (position == end or looked_at >= max(limit, _SCAN_MOST))
+        more = len(chosen) < limit and (position == end or looked_at >= max(limit, SCAN_MOST))
         return chosen, position, more
 
     @property
