@@ -16,9 +16,8 @@ import pytest
 from tailrace import LeaseLost, Message, Store
 from tests.queue.support import drain, numbers
 
-# An interrupt, or a fork, may also come while the coverage tool has its own lock, which it never
-# gives back then; and the signal that ends a test that hangs is the one that we use.
-pytestmark = [pytest.mark.no_cover, pytest.mark.timeout(120, method="thread")]
+# The signal that ends a test that hangs is the one that we use.
+pytestmark = pytest.mark.timeout(120, method="thread")
 
 INTERRUPTS = 300
 
