@@ -202,6 +202,9 @@ class GroupModel:
         entry.count -= entry.state == "leased"
         entry.state = "free"
 
+    def free(self, offset: int) -> None:
+        self.entries[offset].state = "free"
+
     def settle(self, offset: int) -> None:
         del self.entries[offset]
         self.settled.add(offset)

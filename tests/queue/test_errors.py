@@ -277,6 +277,17 @@ def test_messages_that_were_only_looked_at_cannot_be_settled(store: Store) -> No
     assert queue.group("w").progress() == (0, 0)
 
 
+def test_to_look_at_a_group_does_not_make_it(store: Store) -> None:
+    queue = store.queue("q")
+    for number in range(4):
+        queue.publish(str(number).encode(), routing_key="eu" if number % 2 else "us")
+    assert queue.pending("w") == []
+    assert values(queue.peek("w", 3)) == [b"0", b"1", b"2"]
+    assert values(queue.peek("w", 9, filter="eu")) == [b"1", b"3"]
+    assert values(queue.peek("w@eu", 1)) == [b"1"]
+    assert queue.groups() == []
+
+
 def test_a_consumer_settles_messages_of_its_own_group_only(store: Store) -> None:
     queue = store.queue("q")
     queue.publish(b"x")
@@ -328,17 +339,26 @@ def test_a_closed_store(open_store: OpenStore) -> None:
         refuses(Closed, "closed", use)
     consumer.close()
     with open_store() as again:
-        assert offsets(again.queue("q").consumer("w").receive(9)) == [1]
+        assert offsets(again.queue("q").consumer("w").receive(9)) == [0, 1]
 
 
-def test_closing_a_store_gives_back_what_was_fetched_ahead(open_store: OpenStore) -> None:
+def test_closing_a_store_gives_back_what_nobody_can_settle_any_more(
+    open_store: OpenStore,
+) -> None:
     store = open_store()
     store.queue("q").publish_many(numbers(5))
+    with store.queue("q").consumer("other") as other:
+        other.receive(5)  # its messages may be settled until the store is closed
     consumer = store.queue("q").consumer("w", prefetch=5)
     one(consumer)
     store.close()
     with open_store() as again:
-        assert offsets(again.queue("q").consumer("w").receive(9)) == [1, 2, 3, 4]
+        found = again.queue("q").consumer("w").receive(9)
+        assert [(m.offset, m.delivery_count) for m in found] == [
+            (0, 2),
+            *((offset, 1) for offset in range(1, 5)),
+        ]
+        assert offsets(again.queue("q").consumer("other").receive(9)) == list(range(5))
     consumer.close()
 
 

@@ -337,6 +337,9 @@ class QueueMachine(RuleBasedStateMachine):
             if is_closed(held):
                 with pytest.raises(Closed):
                     held.message.ack()
+                model = self.groups[held.group]
+                if model.has_lease(held.message.offset, held.token):
+                    model.free(held.message.offset)
         self.held = [held for held in self.held if not is_closed(held)]
         for store in STORES if which is None else (which,):
             self.stores[store] = self.machine.open(**self.options)

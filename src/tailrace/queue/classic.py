@@ -13,7 +13,7 @@ from tailrace.log.log import Log
 from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
 from tailrace.queue.group import Group
-from tailrace.queue.group_files import GroupFiles, plain_name
+from tailrace.queue.group_files import UNIQUE, GroupFiles, plain_name
 from tailrace.queue.journal import Op
 from tailrace.queue.ledger import CLAIMED, DYING, LEASED, STATES, Lease, Ledger
 from tailrace.queue.message import Message
@@ -266,6 +266,8 @@ class ClassicGroup(Group[Ledger]):
         lost = [message for message in messages if id(message) not in there]
         first = lost[0]
         why = "its lease has ended, and it was delivered again"
+        if first.offset not in self.state.pending:
+            why = "its lease has ended, and somebody else has settled it"
         if first.settled is not None:
             why = f"it was {first.settled} before"
         elif first.offset < self._log.start_offset:
@@ -520,6 +522,12 @@ class ClassicGroup(Group[Ledger]):
         if fetched:
             with contextlib.suppress(LeaseLost):
                 self.release(fetched)
+
+    def _give_up_leases(self) -> None:
+        held = self.state.held_by(f"{UNIQUE}{self._handle}.")
+        if held:
+            self.commit({"t": "free", "r": runs_of(held)})
+            self.ring()
 
     def _let_go(self) -> None:
         super()._let_go()

@@ -449,6 +449,7 @@ class Group(Generic[S]):
             if not self._is_inherited and not self._is_deleted:
                 self.tidy()
                 with self._turn:
+                    self._give_up_leases()
                     for consumer in sorted(self._mine):
                         self.commit({"t": "leave", "c": consumer})
                     self._mine.clear()
@@ -461,6 +462,9 @@ class Group(Generic[S]):
         finally:
             with self._mutex:
                 self._let_go()
+
+    def _give_up_leases(self) -> None:
+        """With the turn, at the end: nobody in this process can settle anything any more."""
 
     def _export(self) -> None:
         self._bury_members()

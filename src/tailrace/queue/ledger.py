@@ -22,6 +22,7 @@ happened, not what was asked for; whether it may happen is decided before, with 
     ack      `r` are settled
     nack     `r` wait until `u`; `e` is why
     release  `r` are free, and their delivery did not count
+    free     `r` are free: their holder closed the queue, so it cannot settle them any more
     dying    `r` go to the dead letters, which has to be done by `u`; `e` is why
     dead     they have arrived; settled
     gone     `r` no longer exist; settled. `lost` others were never looked at
@@ -323,6 +324,13 @@ class Ledger:
             )
             heapq.heappush(self._ready, offset)
 
+    def _free(self, op: Op) -> None:
+        for offset, old in self._known(op):
+            self.pending[offset] = Lease(
+                FREE, 0, old.holder, old.attempt, old.count, old.strikes, old.error
+            )
+            heapq.heappush(self._ready, offset)
+
     def _dying(self, op: Op) -> None:
         until, error = op["u"], op.get("e", "")
         for offset, old in self._known(op):
@@ -375,6 +383,14 @@ class Ledger:
         self.gone += self._settle(runs_of(gone)) if (gone := self.above(op["x"])) else 0
         self.cursor = op["x"]
         self.epoch += 1
+
+    def held_by(self, part: str) -> list[int]:
+        """What those consumers have whose names have this part."""
+        return [
+            offset
+            for offset, lease in self.pending.items()
+            if lease.state in (CLAIMED, LEASED) and part in lease.holder
+        ]
 
     def above(self, offset: int) -> list[int]:
         """What is pending at an offset, or above it."""
@@ -524,6 +540,7 @@ _APPLY: dict[str, Callable[[Ledger, Op], None]] = {
     "ack": Ledger._ack,
     "nack": Ledger._nack,
     "release": Ledger._release,
+    "free": Ledger._free,
     "dying": Ledger._dying,
     "dead": Ledger._dead,
     "gone": Ledger._gone,

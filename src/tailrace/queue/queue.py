@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from tailrace.errors import Closed, ConfigError, InvalidName
@@ -21,6 +22,7 @@ from tailrace.queue.group_files import GroupFiles, discard_unopened
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
 from tailrace.queue.publishing import Publishing
+from tailrace.queue.scanning import Selection
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.stream import StreamGroup
 from tailrace.queue.topics import check_filter
@@ -175,19 +177,12 @@ class _LogQueue(Publishing):
     def open_group(self, group: str, pattern: str = "") -> AnyGroup:
         """This process's hold on a group, which is made if it does not exist."""
         settings, log = self.settings, self.log
-        check_name("group", group)
-        if pattern:
-            check_filter(pattern)
-        group_id = f"{group}@{pattern}" if pattern else group
-        check_name("group", group_id)
+        group_id, own = _group_id(group, pattern)
         with self._lock:
             found = self._groups.get(group_id)
             if found is not None and not found.closed:
                 return found
-            name, _, own = group_id.partition("@")
-            if name and own:
-                check_filter(own)
-            made = self._make_group(self._files(group_id, settings, log), own if name else "")
+            made = self._make_group(self._files(group_id, settings, log), own)
             self._groups[group_id] = made
             return made
 
@@ -224,7 +219,7 @@ class _LogQueue(Publishing):
         """How far each group is, and who is in it."""
         found = []
         for group_id in self.group_ids():
-            group = self._existing(group_id)
+            group = self.open_group(group_id)
             members = group.members()
             cursor, committed = group.progress()
             cursor, committed = (max(each, self.log.start_offset) for each in (cursor, committed))
@@ -236,10 +231,6 @@ class _LogQueue(Publishing):
     def _check_exists(self, group_id: str) -> None:
         if group_id not in self.group_ids():
             raise InvalidName(f"the queue {self.name!r} has no group {group_id!r}")
-
-    def _existing(self, group_id: str) -> AnyGroup:
-        self._check_exists(group_id)
-        return self.open_group(group_id)
 
     def delete_group(self, group_id: str) -> None:
         """Forget a group, even one that is damaged. Its consumers, in whichever process, get
@@ -296,7 +287,7 @@ class _LogQueue(Publishing):
             log.flush()
         log.truncate_before(end)
         for group_id in self.group_ids():
-            self._existing(group_id).forget_below(end)
+            self.open_group(group_id).forget_below(end)
         log.vacuum()
         return end - first
 
@@ -382,12 +373,18 @@ class Queue(_LogQueue):
         return self.consumer(group, **options)
 
     def peek(self, group: str, limit: int = 1, *, filter: str = "") -> list[Message]:
-        """What a group would get next, without claiming it."""
-        return self.group(group, filter).peek(limit)
+        """What a group would get next, without claiming it; also one that does not exist."""
+        group_id, pattern = _group_id(group, filter)
+        if group_id in self.group_ids():
+            return self.group(group, filter).peek(limit)
+        takes = Selection(self.name, group_id, pattern, self._store.clock).takes
+        meant = (record for record in self.log.read(self.log.start_offset) if takes(record))
+        return [Message(self.name, record, None, 0, 0, 0) for record in islice(meant, limit)]
 
     def pending(self, group: str, *, filter: str = "") -> list[Pending]:
         """What a group has claimed and not settled, oldest first."""
-        return self.group(group, filter).pending()
+        is_there = _group_id(group, filter)[0] in self.group_ids()
+        return self.group(group, filter).pending() if is_there else []
 
     # --- what a group asks for --------------------------------------------------------------
 
@@ -460,6 +457,19 @@ class Stream(_LogQueue):
         """`for message in stream.consume(group="readers"):` waits for messages, for ever, or until
         the consumer is closed. Takes what `consumer` takes."""
         return self.consumer(group, **options)
+
+
+def _group_id(group: str, pattern: str) -> tuple[str, str]:
+    """The name of a group, and its filter, which may have been given as a part of the name."""
+    check_name("group", group)
+    if pattern:
+        check_filter(pattern)
+    group_id = f"{group}@{pattern}" if pattern else group
+    check_name("group", group_id)
+    name, _, own = group_id.partition("@")
+    if name and own:
+        check_filter(own)
+    return group_id, own if name else ""
 
 
 def _visible_end(log: Log) -> int:
