@@ -176,8 +176,11 @@ def operations(machine: Machine) -> list[dict[str, Any]]:
     reader.close()
     machine.kill()
     ops = ops_of(machine, CLASSIC) + ops_of(machine, STREAM)
-    with machine.open() as store, store.queue("orders").consumer("w") as consumer:
-        ops += ops_of(machine, CLASSIC)  # it has buried the one that was killed
+    with machine.open() as store, store.queue("orders").consumer("w"):
+        with machine.open() as leaving:
+            leaving.queue("orders").publish(b"x")
+            leaving.queue("orders").consumer("w").receive()
+        ops += ops_of(machine, CLASSIC)  # the one that was killed is buried, and another has left
     return ops
 
 
