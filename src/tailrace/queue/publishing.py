@@ -7,7 +7,7 @@ from time import time_ns
 from typing import Any
 
 from tailrace.errors import Full, InvalidName
-from tailrace.kernel import NONE, Record, encode_one
+from tailrace.kernel import HEADER_SIZE, NONE, Record, encode_one
 from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
 from tailrace.log.commit import Receipt
 from tailrace.log.log import Log
@@ -35,6 +35,7 @@ class Publishing:
         self._root = address_of(name)
         self._stamps: dict[str, Stamp] = {}  # by routing key
         self._uncompressed = 0  # so many messages are not worth a try
+        self._log: Log | None = None  # once it is needed
 
     @property
     def settings(self) -> QueueSettings:
@@ -91,7 +92,7 @@ class Publishing:
     ) -> Receipt:
         """What most messages are: without headers of their own. Nothing is parsed or checked that
         is known to be right."""
-        log = self.log
+        log = self._log or self.log
         if type(value) is not bytes:
             value = as_bytes_or_none(value, "value")
         if value is not None and len(value) > settings.limits.max_message_size > 0:
@@ -105,8 +106,8 @@ class Publishing:
             codec = NONE
         now_ms = time_ns() // 1_000_000
         draft = encode_one(value, b"" if key is None else key, stamp(), timestamp, now_ms, codec)
-        if codec and value is not None and draft.size > len(value) > _WORTH_COMPRESSING:
-            self._uncompressed = _TRY_AGAIN_AFTER
+        if codec and value and draft.size > HEADER_SIZE + max(len(value), _WORTH_COMPRESSING):
+            self._uncompressed = _TRY_AGAIN_AFTER  # it was tried in vain
         return log.append_draft(draft)
 
     def _topic(self, routing_key: str) -> str:

@@ -59,7 +59,6 @@ class _LogQueue(Publishing):
         self.incarnation = settings.incarnation
         self._settings = settings
         self._lock = threading.RLock()
-        self._log: Log | None = None
         self._groups: dict[str, AnyGroup] = {}
         self._consumers: weakref.WeakSet[Consumer | StreamConsumer] = weakref.WeakSet()
         super().__init__(self.name)
