@@ -1,0 +1,270 @@
+"""Whether a file is good: every problem, not only the first.
+
+First the shape, key by key. What has it then goes to those who have the rules; if they refuse a
+queue, its options are tried one at a time, so that each wrong one is named with its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from tailrace.config.keys import EXPECTED, Key, keys_of
+from tailrace.config.nodes import Node, Problem
+from tailrace.config.schema import NAME, File
+from tailrace.errors import ConfigError, InvalidName
+from tailrace.queue.disk import DiskSettings
+from tailrace.queue.settings import QueueSettings
+
+__all__ = ["Findings", "check_nodes", "queue_options"]
+
+_BAD: Final = object()  # what has been complained about
+_OWN: Final = "x-"  # keys at the top that are not ours
+_NOT_OPTIONS: Final = ("name", "type", "replication")
+_PLACES: Final = ("path", "badger_dir")
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a file says: `plain` is what of it is good, without what is empty; `lines` has the line
+    of each key in it, by its path."""
+
+    file: str
+    plain: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def complain(self, path: str, message: str) -> None:
+        """At the line of the key, or of the one above that is there."""
+        line = self.line_of(path)
+        self.problems.append(Problem(self.file, line, path, message))
+
+    def line_of(self, path: str) -> int:
+        while path and path not in self.lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.lines.get(path, 1)
+
+
+def check_nodes(root: Node, file: str) -> Findings:
+    findings = Findings(file)
+    findings.lines[""] = root.line
+    plain = _Shape(findings).section(root, File, "")
+    if plain is not _BAD:
+        findings.plain = plain
+        _Rules(findings).check()
+    findings.problems.sort(key=lambda problem: problem.line)
+    return findings
+
+
+def queue_options(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a queue in the file `store.queue(name, **options)` takes."""
+    return {key: value for key, value in entry.items() if key not in _NOT_OPTIONS}
+
+
+class _Shape:
+    """Known keys, and values of the right kind."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+
+    def section(self, node: Node, section: Any, path: str) -> Any:
+        keys = keys_of(section)
+        if not path and node.value is None:
+            return {}
+        if not isinstance(node.value, dict):
+            self._expected(path, f"a mapping of {', '.join(keys)}", node)
+            return _BAD
+        plain = {}
+        for name, child in node.value.items():
+            place = _join(path, name)
+            if name in keys:
+                self._findings.lines[place] = child.line
+                value = self._value(child, keys[name], place)
+                if value is not None and value is not _BAD:
+                    plain[name] = value
+            elif section.__struct_config__.forbid_unknown_fields and (path or name[:2] != _OWN):
+                self._findings.lines[place] = child.line
+                self._findings.complain(place, f"unknown key; {_hint(name, keys)}")
+        for name, key in keys.items():
+            if key.is_required and (name not in node.value or node.value[name].value is None):
+                self._findings.complain(_join(path, name), "it is missing")
+        return plain
+
+    def _value(self, node: Node, key: Key, path: str) -> Any:
+        if node.value is None:
+            return None
+        if key.section is not None and not key.is_list:
+            return self.section(node, key.section, path)
+        if key.section is not None:
+            return self._sections(node, key, path)
+        if key.is_map:
+            return self._map(node, key, path)
+        return self._leaf(node, key, path)
+
+    def _sections(self, node: Node, key: Key, path: str) -> Any:
+        if not isinstance(node.value, list):
+            self._expected(path, "a list", node)
+            return _BAD
+        plain = []
+        for number, item in enumerate(node.value):
+            place = f"{path}[{number}]"
+            self._findings.lines[place] = item.line
+            value = self.section(item, key.section, place)
+            plain.append({} if value is _BAD else value)
+        return plain
+
+    def _map(self, node: Node, key: Key, path: str) -> Any:
+        if not isinstance(node.value, dict):
+            self._expected(path, "a mapping", node)
+            return _BAD
+        plain = {}
+        for name, child in node.value.items():
+            place = _join(path, name)
+            self._findings.lines[place] = child.line
+            if not NAME.fullmatch(name):
+                self._findings.complain(place, "a name here is made of a to z, 0 to 9 and _")
+                continue
+            value = None if child.value is None else self._leaf(child, key, place)
+            if value is not None and value is not _BAD:
+                plain[name] = value
+        return plain
+
+    def _leaf(self, node: Node, key: Key, path: str) -> Any:
+        value = node.value
+        if isinstance(value, list):
+            value = [each.value for each in value]
+            if any(isinstance(each, list | dict) for each in value):
+                value = _BAD
+        try:
+            return msgspec.convert(value, key.type)
+        except msgspec.ValidationError:
+            expected = EXPECTED[key.kind]
+            if key.choices:
+                expected = f"one of {', '.join(key.choices)}"
+            self._expected(path, expected, node)
+            return _BAD
+
+    def _expected(self, path: str, what: str, node: Node) -> None:
+        self._findings.complain(path, f"expected {what}, got {_describe(node.value)}")
+
+
+class _Rules:
+    """What only those who use a value know about it; and what one key says of another."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._plain = findings.plain
+
+    def check(self) -> None:
+        storage = self._plain.get("storage", {})
+        places = {storage[key] for key in _PLACES if key in storage}
+        if len(places) > 1:
+            self._findings.complain(
+                "storage.badger_dir", "it is another folder than storage.path; give one of them"
+            )
+        elif "" in places:
+            self._findings.complain("storage.path", "it is empty; name the folder of the store")
+        self._disk(storage.get("disk", {}))
+        defaults = {k: v for k, v in storage.items() if k not in (*_PLACES, "disk")}
+        good = self._try_each("storage", defaults)
+        good |= self._try_each("queue_manager", self._plain.get("queue_manager", {}))
+        for number, entry in enumerate(self._plain.get("queues", [])):
+            self._queue(f"queues[{number}]", entry, good)
+        for section in ("queues", "pipelines"):
+            self._names(section)
+        if "cluster" in self._plain and self._plain["cluster"].get("enabled") is not False:
+            self._findings.complain(
+                "cluster",
+                "a store is on one machine; set cluster.enabled to false, or remove cluster",
+            )
+
+    def _disk(self, given: Mapping[str, Any]) -> None:
+        for key, value in given.items():
+            try:
+                DiskSettings.parse({key: value})
+            except ConfigError as error:
+                said = str(error).removeprefix(f"disk.{key}: ")
+                self._findings.complain(f"storage.disk.{key}", said)
+
+    def _names(self, section: str) -> None:
+        seen: dict[str, str] = {}
+        for number, entry in enumerate(self._plain.get(section, [])):
+            name, path = entry.get("name"), f"{section}[{number}].name"
+            if name in seen:
+                line = self._findings.line_of(seen[name])
+                self._findings.complain(path, f"{name!r} is there twice, first on line {line}")
+            elif name is not None:
+                seen[name] = path
+
+    def _queue(self, path: str, entry: dict[str, Any], defaults: dict[str, Any]) -> None:
+        if entry.get("replication", {}).get("enabled"):
+            self._findings.complain(
+                f"{path}.replication.enabled",
+                "a queue is on one machine, and cannot be replicated; set it to false, or remove "
+                "replication",
+            )
+        name, kind = entry.get("name", "x"), entry.get("type", "classic")
+        options = queue_options(entry)
+        try:
+            QueueSettings.create(name, kind, defaults=defaults, **options)
+        except (ConfigError, InvalidName) as error:
+            before = len(self._findings.problems)
+            self._try(path, "name", name=name, topics=[])
+            self._try(path, "type", type=kind)
+            self._try_each(path, options)
+            if len(self._findings.problems) == before:
+                self._findings.complain(path, str(error))
+
+    def _try_each(self, path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that are good by themselves."""
+        good: dict[str, Any] = {}
+        for key, option in _singly(options):
+            if self._try(path, key, **option):
+                good |= option
+        return good
+
+    def _try(self, path: str, key: str, **given: Any) -> bool:
+        try:
+            QueueSettings.create(**{"name": "x", **given})
+        except (ConfigError, InvalidName) as error:
+            self._findings.complain(f"{path}.{key}", str(error).removeprefix(f"{key}: "))
+            return False
+        return True
+
+
+def _singly(options: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            for inner, each in value.items():
+                yield f"{key}.{inner}", {key: {inner: each}}
+        else:
+            yield key, {key: value}
+
+
+def _join(path: str, name: str) -> str:
+    shown = name if name.replace("_", "").isalnum() else repr(name)
+    return f"{path}.{shown}" if path else shown
+
+
+def _hint(name: str, keys: Collection[str]) -> str:
+    for close in difflib.get_close_matches(name, keys, n=1):
+        return f"did you mean {close}?"
+    return f"there are {', '.join(keys)}"
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return f"{value!r:.60}"
+    return f"a date or time, {value}"

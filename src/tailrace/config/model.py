@@ -1,0 +1,280 @@
+"""`Config`: what a configuration file says, and where each value comes from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from tailrace.config.checking import Findings, check_nodes, queue_options
+from tailrace.config.keys import keys_of
+from tailrace.config.nodes import Node, Problem, Unreadable, refuse
+from tailrace.config.schema import Disk, File, Pipeline
+from tailrace.errors import ConfigError
+from tailrace.queue.addresses import default_binding
+from tailrace.queue.settings import QueueSettings
+from tailrace.queue.store import Store
+
+__all__ = ["NAMES", "Config", "QueueConfig", "Value", "check", "load"]
+
+NAMES: Final = ("tailrace.yaml", "tailrace.yml", "tailrace.toml")
+DEFAULT: Final = "default"
+_PLACES: Final = ("storage.path", "storage.badger_dir")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    """A queue in the file: `store.queue(name, **options)`, or `store.stream` by its `type`."""
+
+    name: str
+    type: str
+    options: Mapping[str, Any]
+    path: str  # of its key in the file: `queues[0]`
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value that counts. `origin` is where it is written (`tailrace.yaml:12`), or `default`."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a configuration file says. It never changes: load it again to see what is new.
+
+    `file` has every value, with its default where the file says nothing; `path` is the file's, and
+    `None` if there is none.
+    """
+
+    path: str | None
+    file: File
+    queues: list[QueueConfig]
+    _findings: Findings = field(repr=False)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Config:
+        """Read a file: TOML if its name ends so, else YAML. `ConfigError` names the file, the line
+        and the key of what is wrong."""
+        return load(path)
+
+    @classmethod
+    def find(cls, store: str | os.PathLike[str]) -> Config | None:
+        """The configuration of a store, if it has one; see `find_file`."""
+        path = cls.find_file(store)
+        return None if path is None else load(path)
+
+    @staticmethod
+    def find_file(store: str | os.PathLike[str]) -> str | None:
+        """The file of a store, good or not: `tailrace.yaml`, `.yml` or `.toml` in its folder, else
+        beside it. One beside it that names another folder as its store is not meant."""
+        base = os.path.abspath(store)
+        if os.path.basename(base) == "queue" and os.path.isdir(os.path.join(base, "config")):
+            base = os.path.dirname(base)
+        inside = _only_one(base)
+        if inside is not None:
+            return inside
+        beside = _only_one(os.path.dirname(base))
+        if beside is None:
+            return None
+        place = _place_in(_read(beside).plain)
+        if place is None or _is_same(os.path.join(os.path.dirname(beside), place), base):
+            return beside
+        return None
+
+    @classmethod
+    def empty(cls) -> Config:
+        """As if there were a file that says nothing."""
+        return _build(None, Findings(DEFAULT))
+
+    # --- what it says -----------------------------------------------------------------------
+
+    @property
+    def store_path(self) -> str:
+        """The folder of the store; a relative one is beside the file."""
+        folder = os.path.dirname(self.path) if self.path is not None else ""
+        place = _place_in(self._findings.plain)
+        return os.path.join(folder, self.file.storage.path if place is None else place)
+
+    @property
+    def disk(self) -> Disk:
+        return self.file.storage.disk
+
+    @property
+    def listeners(self) -> Mapping[str, str]:
+        """Addresses of the broker, by the name of the protocol."""
+        return self.file.listeners
+
+    @property
+    def pipelines(self) -> list[Pipeline]:
+        return self.file.pipelines
+
+    def store_options(self) -> dict[str, Any]:
+        """What `tailrace.open(path, **options)` takes: what the file says for all queues, and of
+        the disk."""
+        storage = dict(self._findings.plain.get("storage", {}))
+        for key in ("path", "badger_dir"):
+            storage.pop(key, None)
+        return {**storage, **self._findings.plain.get("queue_manager", {})}
+
+    def values(self) -> Iterator[Value]:
+        """Every value that counts, in the order of the schema, with its origin."""
+        yield from self._values(File, "", self.file, None)
+
+    def origin(self, key: str) -> str:
+        """Where the value of a key comes from."""
+        if key in self._findings.lines and self._is_given(key):
+            return f"{self._findings.file}:{self._findings.lines[key]}"
+        return DEFAULT
+
+    # --- what it does -----------------------------------------------------------------------
+
+    def apply(self, store: Store) -> None:
+        """Make the queues of the file, and change those that exist: what the file says of a queue
+        counts, what it does not say stays. If one cannot be changed so, none is."""
+        current = store.registry.current()
+        for queue in self.queues:
+            settings = current.get(queue.name)
+            if settings is not None:
+                self._check_change(settings, queue)
+        for queue in self.queues:
+            make = store.queue if queue.type == "classic" else store.stream
+            make(queue.name, **queue.options)
+
+    def _check_change(self, settings: QueueSettings, queue: QueueConfig) -> None:
+        for key, value in {"type": queue.type, **queue.options}.items():
+            try:
+                settings.changed(**{key: value})
+            except ConfigError as error:
+                place = f"{queue.path}.{key}"
+                said = str(error).removeprefix(f"{key}: ")
+                problem = Problem(self._findings.file, self._findings.line_of(place), place, said)
+                raise ConfigError(str(problem)) from None
+
+    # --- origins ----------------------------------------------------------------------------
+
+    def _is_given(self, key: str) -> bool:
+        found: Any = self._findings.plain
+        for part in key.replace("]", "").replace("[", ".").split("."):
+            if isinstance(found, list):
+                found = found[int(part)] if int(part) < len(found) else None
+            else:
+                found = found.get(part) if isinstance(found, dict) else None
+        return found is not None
+
+    def _values(self, section: Any, above: str, has: Any, name: str | None) -> Iterator[Value]:
+        fields = {each.encode_name: each.name for each in msgspec.structs.fields(section)}
+        for key in keys_of(section).values():
+            path, value = f"{above}{key.name}", getattr(has, fields[key.name])
+            if key.is_list:
+                for number, item in enumerate(value):
+                    place = f"{path}[{number}]."
+                    yield from self._values(key.section, place, item, item.name)
+            elif key.section is not None:
+                yield from self._values(key.section, f"{path}.", value, name)
+            elif key.is_map:
+                for each in value:
+                    yield Value(f"{path}.{each}", value[each], self.origin(f"{path}.{each}"))
+            elif path in _PLACES:
+                if path == _PLACES[0]:
+                    yield self._place()
+            elif value is None and key.inherits:
+                yield Value(path, self._inherited(key.inherits), self.origin(key.inherits))
+            elif value is None and key.name == "topics":
+                yield Value(path, [default_binding(name or "")], DEFAULT)
+            elif value is not None:
+                yield Value(path, value, self.origin(path))
+
+    def _place(self) -> Value:
+        """The folder of the store, by whichever of its names it is given."""
+        place = _place_in(self._findings.plain)
+        given = next(filter(self._is_given, _PLACES), _PLACES[0])
+        return Value(
+            _PLACES[0], self.file.storage.path if place is None else place, self.origin(given)
+        )
+
+    def _inherited(self, key: str) -> Any:
+        section, _, name = key.partition(".")
+        return getattr(getattr(self.file, section), name)
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+def load(path: str | os.PathLike[str]) -> Config:
+    """Read a file: TOML if its name ends so, else YAML."""
+    findings = _read(os.fspath(path))
+    if findings.problems:
+        first, *others = findings.problems
+        more = f" (and {len(others)} more: tailrace config check shows them)" if others else ""
+        raise ConfigError(f"{first}{more}")
+    return _build(os.fspath(path), findings)
+
+
+def check(path: str | os.PathLike[str]) -> list[Problem]:
+    """All that is wrong in a file, in the order of its lines."""
+    return _read(os.fspath(path)).problems
+
+
+def _build(path: str | None, findings: Findings) -> Config:
+    queues = [
+        QueueConfig(
+            entry["name"], entry.get("type", "classic"), queue_options(entry), f"queues[{i}]"
+        )
+        for i, entry in enumerate(findings.plain.get("queues", []))
+    ]
+    return Config(path, msgspec.convert(findings.plain, File), queues, findings)
+
+
+def _read(path: str) -> Findings:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; name a file that can be read") from error
+    try:
+        root, others = _parse(data, is_toml=path.lower().endswith(".toml"))
+    except Unreadable as error:
+        return Findings(path, problems=[Problem(path, error.line, "", error.message)])
+    findings = check_nodes(root, path)
+    findings.problems += [Problem(path, line, "", message) for line, message in others]
+    findings.problems.sort(key=lambda problem: problem.line)
+    return findings
+
+
+def _parse(data: bytes, *, is_toml: bool) -> tuple[Node, list[tuple[int, str]]]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        refuse(data.count(b"\n", 0, error.start) + 1, "this is not UTF-8")
+    if is_toml:
+        from tailrace.config.toml_text import parse_toml
+
+        return parse_toml(text), []
+    from tailrace.config.yaml_text import parse_yaml
+
+    return parse_yaml(text)
+
+
+def _place_in(plain: Mapping[str, Any]) -> str | None:
+    """The folder of the store, if the file names it."""
+    storage = plain.get("storage", {})
+    place: str | None = storage.get("path", storage.get("badger_dir"))
+    return place
+
+
+def _is_same(folder: str, other: str) -> bool:
+    return os.path.realpath(folder) == os.path.realpath(other)
+
+
+def _only_one(folder: str) -> str | None:
+    paths = [os.path.join(folder, name) for name in NAMES]
+    found = [path for path in paths if os.path.isfile(path)]
+    if len(found) > 1:
+        raise ConfigError(f"{found[0]}: there is {os.path.basename(found[1])} beside it; keep one")
+    return found[0] if found else None

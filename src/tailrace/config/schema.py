@@ -1,0 +1,282 @@
+"""Which keys a file has, what each means, and what it is if it is not given.
+
+The classes are the schema: what is checked, documented, published for editors and shown is read
+from them. A key that is there but empty was not given.
+
+What a value may be beyond its type is no business of this module where another has a rule for it.
+Defaults stand here for people to read; a test holds them against those that count.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct, field
+
+from tailrace.log.options import FlushMode
+from tailrace.queue.settings import CODECS, ON_FULL, TYPES
+
+__all__ = ["NAME", "Disk", "File", "Pipeline", "QueueEntry", "Storage"]
+
+
+def _kind(name: str, **more: Any) -> Meta:
+    return Meta(extra={"kind": name}, **more)
+
+
+def _choice(choices: tuple[str, ...] | list[str]) -> Meta:
+    return _kind("choice", extra_json_schema={"enum": [*choices]})
+
+
+def _says(meaning: str, default: str | None = None, inherits: str | None = None) -> Meta:
+    """What a key means; its default in words, if it has none that could be written; the key whose
+    value it takes if it is not given."""
+    return Meta(description=meaning, extra={"default": default, "inherits": inherits})
+
+
+NAME: Final = re.compile(r"^[a-z][a-z0-9_]*$")
+_ADDRESS: Final = r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]*):[0-9]{1,5}$"
+
+Text = Annotated[str, _kind("text")]
+Texts = Annotated[list[str], _kind("texts")]
+Flag = Annotated[bool, _kind("flag")]
+Count = Annotated[int, _kind("count", ge=0)]
+Number = Annotated[float, _kind("number")]
+Ratio = Annotated[float, _kind("ratio")]
+Duration = Annotated[int | float | str, _kind("duration", examples=["250ms", "30s", "5m", "7d"])]
+Size = Annotated[int | str, _kind("size", examples=["64KiB", "64MiB", 1048576])]
+Retries = Annotated[int | str, _kind("retries", examples=[10, "unlimited"])]
+Address = Annotated[str, _kind("address", pattern=_ADDRESS, examples=["127.0.0.1:1883"])]
+Hours = Annotated[str | int, _kind("hours", examples=["always", "04;16", "disk_full"])]
+Flush = Annotated[str, _choice([str(mode) for mode in FlushMode])]
+Codec = Annotated[str, _choice(CODECS)]
+Type = Annotated[str, _choice(TYPES)]
+OnFull = Annotated[str, _choice(ON_FULL)]
+
+
+class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mapping whose keys are all known."""
+
+
+class Disk(_Section, frozen=True, kw_only=True):
+    """What to do when the disk fills up."""
+
+    max_used_ratio: Annotated[
+        Ratio, _says("when the disk is fuller, all goes at once that retention lets go")
+    ] = 0.85
+    refuse_ratio: Annotated[Ratio, _says("when the disk is fuller, publishing is refused")] = 0.90
+    enough_free: Annotated[
+        Size, _says("as long as so much is free, neither ratio counts; 0: they always do")
+    ] = "10GiB"
+    force: Annotated[
+        Flag, _says("above `max_used_ratio`, drop the oldest ready messages, too, and count them")
+    ] = False
+    delete_when: Annotated[
+        Hours,
+        _says("when retention may delete: `always`, in hours of the day, or only on `disk_full`"),
+    ] = "always"
+
+
+class Storage(_Section, frozen=True, kw_only=True):
+    """Where the store is, and defaults for the queues that are made in it."""
+
+    path: Annotated[Text, _says("the store; a relative one is beside the file")] = "data"
+    badger_dir: Annotated[
+        Text | None, _says("FluxMQ's name for `path`; give one of them", "not given")
+    ] = None
+    flush: Annotated[Flush, _says("what publishing and settling wait for")] = "sync"
+    flush_interval: Annotated[Duration, _says("how often `async` flushes")] = "1s"
+    compression: Annotated[
+        Codec, _says("tried on batches above 256 bytes, and kept if they get smaller")
+    ] = "s2"
+    segment_bytes: Annotated[Size, _says("a segment of the log ends at this size")] = "64MiB"
+    segment_age: Annotated[Duration, _says("a segment ends when its first record is so old")] = (
+        "168h"
+    )
+    index_max_bytes: Annotated[
+        Size, _says("a segment ends when one of its indexes is so large")
+    ] = "10MiB"
+    index_interval: Annotated[Size, _says("bytes between entries of the offset index")] = "4KiB"
+    time_index_interval: Annotated[Duration, _says("time between entries of the time index")] = "1s"
+    max_batch_bytes: Annotated[Size, _says("what is appended at once, at most")] = "16MiB"
+    producer_expiry: Annotated[
+        Duration, _says("how long the last sequence of a producer is remembered")
+    ] = "7d"
+    open_files: Annotated[Count, _says("files of a log that are kept open, at most")] = 64
+    retention_check_interval: Annotated[
+        Duration, _says("how often is looked for what may be deleted")
+    ] = "5m"
+    disk: Disk = field(default_factory=Disk)
+
+
+class QueueManager(_Section, frozen=True, kw_only=True):
+    """Defaults for all queues, under FluxMQ's name for what runs them."""
+
+    auto_commit_interval: Annotated[
+        Duration, _says("how often the position of a stream's group is committed by itself")
+    ] = "5s"
+
+
+class LimitsEntry(_Section, frozen=True, kw_only=True):
+    """What a queue takes; 0 means no limit."""
+
+    max_message_size: Annotated[Size, _says("bytes of a message's value")] = "10MiB"
+    max_depth: Annotated[Count, _says("messages that wait in the queue; 0: any number")] = 0
+    message_ttl: Annotated[
+        Duration, _says("a message is not delivered when it is older; 0: it always is")
+    ] = 0
+    on_full: Annotated[OnFull, _says("what publishing does when `max_depth` is reached")] = "raise"
+
+
+class RetryEntry(_Section, frozen=True, kw_only=True):
+    """What happens to a message that was not acknowledged."""
+
+    max_retries: Annotated[
+        Retries, _says("how often a message is tried again before it is a dead letter")
+    ] = 10
+    initial_backoff: Annotated[
+        Duration, _says("how long a message waits before it is tried again")
+    ] = "5s"
+    max_backoff: Annotated[Duration, _says("how long it waits at most")] = "5m"
+    multiplier: Annotated[Number, _says("how much longer it waits each time")] = 2.0
+
+
+class DeadLettersEntry(_Section, frozen=True, kw_only=True):
+    """Where messages go that nobody could work on."""
+
+    enabled: Annotated[Flag, _says("keep what was given up; without this it is gone")] = True
+    topic: Annotated[Text, _says("the queue that takes it; empty: `$dlq/<name>`")] = ""
+    expired: Annotated[Flag, _says("keep messages there, too, whose time ran out")] = False
+
+
+class RetentionEntry(_Section, frozen=True, kw_only=True):
+    """What may be deleted, oldest first; 0 means no limit."""
+
+    max_age: Annotated[Duration, _says("messages that are older may go; 0: they stay")] = 0
+    max_length_bytes: Annotated[Size, _says("the oldest may go if there is more; 0: they stay")] = 0
+    max_length_messages: Annotated[
+        Count, _says("the oldest may go if there are more; 0: they stay")
+    ] = 0
+
+
+class Replication(_Section, frozen=True, kw_only=True):
+    """FluxMQ's, and without effect: a queue is on one machine."""
+
+    enabled: Annotated[Flag, _says("only `false` is taken")] = False
+    group: Annotated[Text | None, _says("no effect", "not given")] = None
+    mode: Annotated[Text | None, _says("no effect", "not given")] = None
+    ack_timeout: Annotated[Duration | None, _says("no effect", "not given")] = None
+    replication_factor: Annotated[Count | None, _says("no effect", "not given")] = None
+    min_in_sync_replicas: Annotated[Count | None, _says("no effect", "not given")] = None
+
+
+class QueueEntry(_Section, frozen=True, kw_only=True):
+    """A queue, which is made if it does not exist, and changed if it does."""
+
+    name: Annotated[Text, _says("its name", "has to be given")]
+    type: Annotated[
+        Type, _says("`classic` is worked off, `stream` is replayed; fixed when it is made")
+    ] = "classic"
+    topics: Annotated[
+        Texts | None, _says("what it is bound to: filters as in MQTT", '`["$queue/<name>/#"]`')
+    ] = None
+    primary_group: Annotated[
+        Text, _says("of a stream: the group whose progress deliveries show")
+    ] = ""
+    limits: LimitsEntry = field(default_factory=LimitsEntry)
+    visibility_timeout: Annotated[Duration, _says("how long a message is leased to who got it")] = (
+        "30s"
+    )
+    retry: RetryEntry = field(default_factory=RetryEntry)
+    dlq: DeadLettersEntry = field(default_factory=DeadLettersEntry)
+    retention: RetentionEntry = field(default_factory=RetentionEntry)
+    replication: Replication = field(default_factory=Replication)
+    ephemeral: Annotated[
+        Flag, _says("never flushed, and gone when nobody consumes it; fixed when it is made")
+    ] = False
+    expires_after: Annotated[
+        Duration, _says("an ephemeral queue goes when nobody has consumed it for so long")
+    ] = "5m"
+    compact_after: Annotated[
+        Count, _says("operations of a group before its journal gives way to a snapshot")
+    ] = 10_000
+    expire_groups: Annotated[
+        Duration, _says("a group goes when nobody has used it for so long; 0: it stays")
+    ] = 0
+    auto_commit_interval: Annotated[
+        Duration | None,
+        _says("of a stream, as above", inherits="queue_manager.auto_commit_interval"),
+    ] = None
+    flush: Annotated[
+        Flush | None,
+        _says(
+            "what publishing and settling wait for; fixed when it is made", None, "storage.flush"
+        ),
+    ] = None
+    compression: Annotated[
+        Codec | None, _says("as in `storage`", inherits="storage.compression")
+    ] = None
+    flush_interval: Annotated[
+        Duration | None, _says("as in `storage`", inherits="storage.flush_interval")
+    ] = None
+    segment_bytes: Annotated[
+        Size | None, _says("as in `storage`", inherits="storage.segment_bytes")
+    ] = None
+    segment_age: Annotated[
+        Duration | None, _says("as in `storage`", inherits="storage.segment_age")
+    ] = None
+    index_max_bytes: Annotated[
+        Size | None, _says("as in `storage`", inherits="storage.index_max_bytes")
+    ] = None
+    index_interval: Annotated[
+        Size | None, _says("as in `storage`", inherits="storage.index_interval")
+    ] = None
+    time_index_interval: Annotated[
+        Duration | None, _says("as in `storage`", inherits="storage.time_index_interval")
+    ] = None
+    max_batch_bytes: Annotated[
+        Size | None, _says("as in `storage`", inherits="storage.max_batch_bytes")
+    ] = None
+    producer_expiry: Annotated[
+        Duration | None, _says("as in `storage`", inherits="storage.producer_expiry")
+    ] = None
+    open_files: Annotated[Count | None, _says("as in `storage`", inherits="storage.open_files")] = (
+        None
+    )
+    retention_check_interval: Annotated[
+        Duration | None, _says("as in `storage`", inherits="storage.retention_check_interval")
+    ] = None
+
+
+class Pipeline(_Section, frozen=True, kw_only=True):
+    """A query that runs on, from one queue to another."""
+
+    name: Annotated[Text, _says("its name", "has to be given")]
+    source: Annotated[Text, _says("the queue that it reads", "has to be given")] = field(
+        name="from"
+    )
+    sql: Annotated[Text, _says("what it makes of it", "has to be given")]
+    to: Annotated[Text, _says("the queue that it writes", "has to be given")]
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """FluxMQ's, and without effect: tailrace is on one machine. What else is in it is not looked
+    at."""
+
+    enabled: Annotated[
+        Flag, _says("only `false` is taken, and it has to be there if `cluster` is")
+    ] = False
+
+
+class File(_Section, frozen=True, kw_only=True):
+    """A tailrace configuration. At its top, keys that begin with `x-` are yours: for anchors."""
+
+    storage: Storage = field(default_factory=Storage)
+    listeners: Annotated[
+        dict[Annotated[str, Meta(pattern=NAME.pattern)], Address],
+        _says("where the broker listens: an address for each protocol, `mqtt`, `ws`, …", "none"),
+    ] = field(default_factory=dict)
+    queue_manager: QueueManager = field(default_factory=QueueManager)
+    queues: list[QueueEntry] = field(default_factory=list)
+    pipelines: list[Pipeline] = field(default_factory=list)
+    cluster: Cluster = field(default_factory=Cluster)
