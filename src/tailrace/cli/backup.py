@@ -1,0 +1,95 @@
+"""`tailrace backup` and `tailrace restore-backup`."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from tailrace.cli.output import print_json, progress_bar
+from tailrace.cli.stores import look_at_store, store_option, store_path
+from tailrace.log.offline.words import counted
+from tailrace.units import format_size
+
+__all__ = ["backup", "restore_backup"]
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@store_option
+@click.option(
+    "--since",
+    metavar="OLD",
+    help="A backup from before: full segments that are the same are linked to it, not copied.",
+)
+@click.option(
+    "--link",
+    is_flag=True,
+    help="Link full segments to those of the store, on the same file system, instead of copying.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+def backup(directory: str, store: str | None, since: str | None, link: bool, as_json: bool) -> None:
+    """Copy a whole store to a new folder DIR, while it is used.
+
+    Nobody has to stop: programs go on publishing and consuming. DIR must not exist, or be empty. It
+    is there when the backup is whole, checked by checksums, and durable; until then, and if it is
+    broken off, it is not. To use it: tailrace restore-backup.
+
+    \b
+    Examples:
+      tailrace backup backups/monday
+      tailrace backup backups/tuesday --since backups/monday --store data
+    """
+    from tailrace.queue.backup import backup as copy_store
+
+    older = None if since is None else os.path.abspath(since)
+    with look_at_store(store) as look, progress_bar("backup") as progress:
+        report = copy_store(
+            look.fs,
+            look.layout.root,
+            os.path.abspath(directory),
+            look.clock,
+            since=older,
+            link=link,
+            progress=progress,
+        )
+    if as_json:
+        print_json({"type": "report", **report._asdict()})
+        return
+    linked = f", {counted(report.linked, 'file')} of it linked" if report.linked else ""
+    click.echo(
+        f"{directory}: {counted(report.queues, 'queue')}, {counted(report.groups, 'group')}, "
+        f"{format_size(report.bytes)} in {counted(report.files, 'file')}{linked}"
+    )
+
+
+@click.command("restore-backup")
+@click.argument("directory", metavar="DIR")
+@store_option
+@click.option("--check", is_flag=True, help="Only see whether the backup is whole.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+def restore_backup(directory: str, store: str | None, check: bool, as_json: bool) -> None:
+    """Make a store of the backup in DIR.
+
+    Every file of the backup is checked first, and nothing is written if one is missing or damaged.
+    The folder of the store must not exist, or be empty; the store is in it when it is whole. What
+    consumers had when the backup was made is free again.
+
+    \b
+    Examples:
+      tailrace restore-backup backups/monday --check
+      tailrace restore-backup backups/monday --store restored
+    """
+    from tailrace.queue import backup_restore
+
+    with progress_bar("check" if check else "restore") as progress:
+        if check:
+            report = backup_restore.verify_backup(directory, progress=progress)
+        else:
+            report = backup_restore.restore_backup(directory, store_path(store), progress=progress)
+    if as_json:
+        print_json({"type": "report", "restored": not check, **report._asdict()})
+        return
+    holds = f"{counted(report.queues, 'queue')}, {format_size(report.bytes)}"
+    holds += f" in {counted(report.files, 'file')}"
+    click.echo(f"{report.path}: {holds}{'; it is whole' if check else ', restored'}")
