@@ -81,3 +81,72 @@ def flip(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 0xFF
     path.write_bytes(data)
+
+
+# --- stores ---------------------------------------------------------------------------------
+
+
+class Shell:
+    """A folder in which commands run, each in a process of its own; the store is `data` in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "data"
+        self.environment = {k: v for k, v in os.environ.items() if k != "TAILRACE_STORE"}
+
+    def __call__(
+        self, *arguments: object, stdin: str | bytes | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            command(*arguments),
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            input=b"" if given is None else given,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        out, err = done.stdout.decode(), done.stderr.decode()
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    def ok(self, *arguments: object, stdin: str | bytes | None = None) -> str:
+        """What a command writes that succeeds."""
+        done = self(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def items(self, *arguments: object, stdin: str | bytes | None = None) -> list[dict[str, Any]]:
+        """The JSON objects that it writes."""
+        written = self.ok(*arguments, "--json", stdin=stdin)
+        return [json.loads(line) for line in written.splitlines()]
+
+    def refused(self, *arguments: object, stdin: str | bytes | None = None) -> str:
+        """The one line that a command says which cannot do its work."""
+        done = self(*arguments, stdin=stdin)
+        assert done.returncode == 2, done.stdout
+        assert done.stderr.startswith("tailrace: "), done.stderr
+        assert done.stderr.count("\n") == 1
+        return done.stderr.removeprefix("tailrace: ").rstrip()
+
+    def started(self, *arguments: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+
+    def files(self) -> dict[Path, tuple[int, int]]:
+        """Everything there is, with its size and time."""
+        found = {path: path.stat() for path in self.store.rglob("*")}
+        return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)

@@ -11,11 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 
+import tailrace as tailrace_package
 from tailrace import Log, __version__, kernel
 from tailrace.cli import main
-from tests.cli.conftest import Run, command, flip, segments, tailrace
+from tests.cli.conftest import Run, Shell, command, flip, segments, tailrace
+from tests.test_docs import cli_commands
 
 COMMANDS = ["dump", "recover", "vacuum", "verify"]
 
@@ -231,3 +234,96 @@ def test_a_progress_bar_for_those_who_watch(name: str, log: Path) -> None:
 
 def test_the_commands_are_a_click_group() -> None:
     assert main.name == "main"
+
+
+# --- every command --------------------------------------------------------------------------
+
+ALL = {name: each for name, each in cli_commands().items() if not isinstance(each, click.Group)}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_an_example(name: str) -> None:
+    """Its help ends in one, whose words the command understands."""
+    text = ALL[name].help or ""
+    _, found, examples = text.partition("Example")
+    assert found, f"{name} has no example"
+    own = [line.strip() for line in examples.splitlines() if f"{name} " in line + " "]
+    short = name.replace(" list", "")
+    assert own or any(short in line for line in examples.splitlines()), f"{name} has no own example"
+    options = {"--help", "-h"}
+    for parameter in ALL[name].params:
+        options.update(parameter.opts, parameter.secondary_opts)
+    for line in own:
+        words = line[line.index(name) + len(name) :].partition("|")[0].split()
+        for word in words:
+            if word.startswith("--"):
+                assert word in options, f"{name} has no option {word}"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_writes_json(name: str) -> None:
+    """But for those that write for a shell or an editor alone."""
+    options = {option for parameter in ALL[name].params for option in parameter.opts}
+    assert "--json" in options or name in WRITES_ITS_OWN
+
+
+WRITES_ITS_OWN = {"tailrace completion", "tailrace config check", "tailrace config schema"}
+
+
+def test_the_list_of_commands_imports_none() -> None:
+    code = (
+        "import sys; from tailrace.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([n for n in sys.modules if n.startswith(('tailrace.cli.', 'tailrace.queue'))])\n"
+        "print('rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["['tailrace.cli.lazy']", "False"]
+    shown = dict(re.findall(r"(?m)^  ([\w-]+)  +(\S.*)$", done.stdout))
+    with click.Context(main) as context:
+        for name in main.list_commands(context):
+            assert shown[name].endswith("."), f"{name} has no short help of its own"
+
+
+# --- completion -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
+def test_completion(kind: str, shell: Shell) -> None:
+    script = shell.ok("completion", kind)
+    assert f"_TAILRACE_COMPLETE={kind}_complete" in script
+    if kind == "bash":
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_completion_of_another_shell(shell: Shell) -> None:
+    assert "'tcsh' is not one of" in shell("completion", "tcsh").stderr
+
+
+def completions(shell: Shell, *words: str) -> list[str]:
+    """What the shell would offer for the last word."""
+    line = " ".join(["tailrace", *words])
+    number = str(len(words))
+    done = shell(_TAILRACE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=number)
+    return [each.partition(",")[2] for each in done.stdout.split()]
+
+
+def test_what_is_completed(shell: Shell) -> None:
+    with tailrace_package.open(shell.store) as store:
+        store.queue("orders").consumer("workers").close()
+        store.queue("others")
+    assert completions(shell, "pu") == ["publish", "purge"]
+    assert completions(shell, "publish", "o") == ["orders", "others"]
+    assert completions(shell, "pending", "orders", "w") == ["workers"]
+    assert completions(shell, "consume", "orders", "--group", "w") == ["workers"]
+    assert completions(shell, "groups", "reset", "orders", "w") == ["workers"]
+    assert "--follow" in completions(shell, "read", "--f")
+    before = shell.files()
+    assert completions(shell, "peek", "nothing", "w") == []
+    assert shell.files() == before
+
+
+def test_completion_without_a_store(shell: Shell) -> None:
+    assert completions(shell, "publish", "o") == []
+    assert list(shell.folder.iterdir()) == []

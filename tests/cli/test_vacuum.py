@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace import Log
-from tests.cli.conftest import Run, lines, segments, tailrace
+from tailrace import Log, Store
+from tests.cli.conftest import Run, Shell, lines, segments, tailrace
 
 
 def start_of(log: Path) -> int:
@@ -122,3 +122,44 @@ def test_a_folder_called_segments_is_no_store(run: Run, log: Path, tmp_path: Pat
     folder = tmp_path / "segments"
     log.rename(folder)
     assert run("vacuum", tmp_path, "--before", 36).exit_code == 0
+
+
+# --- queues ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(shell: Shell) -> Shell:
+    """A queue of several segments of which the only group needs nothing any more, and another that
+    no group has read."""
+    with Store(shell.store, segment_bytes=4096, compression="none", upkeep=False) as store:
+        for name in ("done", "new"):
+            queue = store.queue(name)
+            for _ in range(5):
+                queue.publish_many([b"x" * 1000] * 4)
+        with store.queue("done").consumer("g") as consumer:
+            consumer.ack(consumer.receive(20))
+    return shell
+
+
+def test_a_queue(filled: Shell) -> None:
+    [report] = filled.items("vacuum", "done")
+    assert report["queue"] == "done"
+    assert report["segments"] >= 4
+    start = report["start_offset"]
+    assert start >= 16
+    assert filled.ok("vacuum", "done") == f"done: nothing to delete; it starts at offset {start}\n"
+
+
+def test_all_queues(filled: Shell) -> None:
+    done, new = filled.items("vacuum")
+    assert done["queue"] == "done"
+    assert done["segments"] >= 4
+    assert (new["queue"], new["segments"]) == ("new", 0)
+
+
+def test_a_queue_with_mistakes(filled: Shell) -> None:
+    assert "there is no queue 'x'" in filled.refused("vacuum", "x")
+    done = filled("vacuum", "done", "--max-age", "1s")
+    assert done.returncode == 2
+    assert "a queue goes by its own retention" in done.stderr
+    assert "there is no store" in filled.refused("vacuum", "--store", "nothing")

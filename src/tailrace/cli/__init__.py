@@ -21,14 +21,58 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
         context.exit()
 
 
+_SHORT_HELP = {
+    "backup": "Copy a store while it is used.",
+    "bench": "Measure speed on this machine.",
+    "completion": "Write what a shell needs to complete commands and names.",
+    "config": "Check and show a configuration file.",
+    "consume": "Take messages from a queue, as a consumer of a group.",
+    "create": "Make a queue, and its store if there is none.",
+    "dead": "Show the dead letters of a queue.",
+    "delete": "Delete a queue with all that is in it.",
+    "dump": "Show what is in files of a log, or of a store.",
+    "groups": "Show the groups of a queue, move them, or delete them.",
+    "locks": "Show who has a log open for writing.",
+    "peek": "Show what a group would get next, without taking it.",
+    "pending": "Show what a group has got and not settled.",
+    "publish": "Publish messages to a queue.",
+    "purge": "Delete every message of a queue; the queue stays.",
+    "queues": "Show the queues of a store, and what is set on them.",
+    "read": "Write out a queue or a log, and what is to come.",
+    "recover": "Repair a log and accept what is lost.",
+    "redrive": "Bring dead letters back to their queue.",
+    "restore-backup": "Make a store of a backup.",
+    "stats": "Show figures of one queue, or of all.",
+    "vacuum": "Delete old segments of a log.",
+    "verify": "Check every file of a log, or of a store.",
+}
+
+
 @click.group(
     cls=LazyGroup,
+    short_help_by_name=_SHORT_HELP,
     commands_by_path={
+        "backup": "tailrace.cli.backup:backup",
         "bench": "tailrace.cli.bench:bench",
+        "completion": "tailrace.cli.completion:completion",
+        "config": "tailrace.cli.config:config",
+        "consume": "tailrace.cli.consume:consume",
+        "create": "tailrace.cli.create:create",
+        "dead": "tailrace.cli.dead:dead",
+        "delete": "tailrace.cli.delete:delete",
         "dump": "tailrace.cli.dump:dump",
+        "groups": "tailrace.cli.groups:groups",
         "locks": "tailrace.cli.locks:locks",
+        "peek": "tailrace.cli.peek:peek",
+        "pending": "tailrace.cli.pending:pending",
+        "publish": "tailrace.cli.publish:publish",
+        "purge": "tailrace.cli.delete:purge",
+        "queues": "tailrace.cli.queues:queues",
         "read": "tailrace.cli.read:read",
         "recover": "tailrace.cli.recover:recover",
+        "redrive": "tailrace.cli.dead:redrive",
+        "restore-backup": "tailrace.cli.backup:restore_backup",
+        "stats": "tailrace.cli.stats:stats",
         "vacuum": "tailrace.cli.vacuum:vacuum",
         "verify": "tailrace.cli.verify:verify",
     },
@@ -43,4 +87,4 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     help="Show the version and which kernel runs, and exit.",
 )
 def main() -> None:
-    """A durable log in a directory: read it, look into it, check it, repair it, measure it."""
+    """Durable logs and queues in a directory: fill them, read them, check them, repair them."""

@@ -105,6 +105,10 @@ def log_command(
 
     One core, one thread. The limit of appending is `write` (with `fdatasync` for each batch if the
     log is flushed by `sync`), that of reading is `read`.
+
+    \b
+    Example:
+      tailrace bench log --flush async --size 1000 --batch 100
     """
     settings = Settings(seconds, size, batch, flush)
     if size * batch > 15 << 20:

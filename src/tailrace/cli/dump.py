@@ -44,6 +44,11 @@ def dump(
     .tailrace folder; of a store also queues.json, a group's ops.log, state.json and pel_<n>.json,
     and its file in groups. Damage is shown, and dumping goes on behind it. It takes no lock, so
     what is being written can be looked at; its end may then look torn.
+
+    \b
+    Examples:
+      tailrace dump orders/00000000000000000000.seg
+      tailrace dump --json --no-records orders/*.seg | jq .crc32c
     """
     # A name that is wrong is an error before anything is shown.
     found = [(file, _items(file, records, start, limit)) for file in files]

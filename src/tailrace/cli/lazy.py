@@ -11,19 +11,29 @@ import click
 
 from tailrace.errors import TailraceError
 
-__all__ = ["FAILED", "LazyGroup"]
+__all__ = ["FAILED", "LazyGroup", "forget_stdout"]
 
 FAILED = 2  # the command could not do its work: wrong usage, an I/O error, an error of the library
 _INTERRUPTED = 130  # as shells do: 128 + SIGINT
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
+_SHORT = 75  # columns of a command in the list
 
 
 class LazyGroup(click.Group):
-    """`commands_by_path` maps a command's name to where it is: `package.module:attribute`."""
+    """`commands_by_path` maps a command's name to where it is: `package.module:attribute`.
+    `short_help_by_name` is what the list of commands says of each, so that nothing has to be
+    imported to show it."""
 
-    def __init__(self, *args: Any, commands_by_path: dict[str, str], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        commands_by_path: dict[str, str],
+        short_help_by_name: dict[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._paths = commands_by_path
+        self._short_help = short_help_by_name or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._paths)
@@ -37,6 +47,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            text = self._short_help.get(name)
+            if text is None and (command := self.get_command(ctx, name)) is not None:
+                text = command.get_short_help_str(_SHORT)
+            rows.append((name, text or ""))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
@@ -44,7 +64,7 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             ctx.exit(_INTERRUPTED)
         except BrokenPipeError:
-            _forget_stdout()
+            forget_stdout()
             ctx.exit(_BROKEN_PIPE)
         except (TailraceError, OSError) as error:
             if os.environ.get("TAILRACE_DEBUG"):
@@ -60,7 +80,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _forget_stdout() -> None:
+def forget_stdout() -> None:
     """Nobody reads it any more; Python would complain when it flushes it at the end."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())

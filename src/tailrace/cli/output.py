@@ -7,7 +7,7 @@ import base64
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import click
@@ -15,16 +15,20 @@ import click
 from tailrace.kernel import Record
 
 __all__ = [
+    "as_age",
     "as_json",
     "as_text",
     "as_time",
     "print_json",
     "print_rows",
+    "print_table",
     "progress_bar",
     "record_item",
+    "table_lines",
 ]
 
 _WIDTH = 100
+_WIDEST = 10_000  # where no terminal sets a limit
 _STEP = 1 << 20  # bytes between two looks of the progress bar
 _WHITE = str.maketrans("", "", "\t\n\r")
 
@@ -108,9 +112,67 @@ def print_rows(rows: Iterable[tuple[str, str, str]]) -> None:
         click.echo(line.rstrip())
 
 
+def as_age(milliseconds: float | None) -> str:
+    """How long something takes or has lasted, in two units at most: `3 d 4 h`."""
+    if milliseconds is None:
+        return ""
+    seconds = milliseconds / 1000
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole, units = int(seconds), (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    for index, (name, size) in enumerate(units):
+        if whole >= size:
+            text = f"{whole // size} {name}"
+            rest = whole % size // units[index + 1][1] if size > 60 else 0
+            return f"{text} {rest} {units[index + 1][0]}" if rest else text
+    return "0 s"
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table for people that fits the terminal. Numbers are to the right, and in what is piped
+    nothing is shortened."""
+    for line in table_lines(titles, rows):
+        click.echo(line)
+
+
+def table_lines(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [list(row) for row in rows]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column, title in enumerate(titles):
+        is_number = any(_is_number(row[column]) for row in cells)
+        table.add_column(title, justify="right" if is_number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDEST
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, str) and value.startswith("~"))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 @contextlib.contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], object] | None]:
-    """Gives what to call with (done, total); nothing when nobody is watching."""
+def progress_bar(label: str) -> Iterator[Callable[[int, int | None], object] | None]:
+    """Gives what to call with (done, total) in bytes; nothing when nobody is watching. Without a
+    total the bar only says that something is going on."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -122,7 +184,7 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], object] | None]:
         task = bar.add_task(label, total=None)
         shown = -_STEP
 
-        def update(done: int, total: int) -> None:
+        def update(done: int, total: int | None) -> None:
             nonlocal shown
             if abs(done - shown) >= _STEP or done == total:
                 shown = done

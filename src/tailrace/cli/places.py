@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tailrace.errors import Locked, TailraceError
 from tailrace.log.sidefiles import FOLDER, side_path
 
-__all__ = ["find_log", "find_store", "refuse_store", "written_by_nobody_else"]
+__all__ = ["find_log", "find_store", "is_log", "refuse_store", "written_by_nobody_else"]
 
 _SEGMENT = re.compile(r"\d{20}\.seg")
 _SIDE_FILES = ("log.json", "watermark")  # a store's `.tailrace` has neither
@@ -29,6 +29,11 @@ def find_log(given: str) -> str:
     if _is_log_below(given):
         return os.path.join(given, "segments")
     raise TailraceError(f"{given} holds no log: there are no .seg files in it{_hint(given)}")
+
+
+def is_log(given: str) -> bool:
+    """Would `find_log` find one?"""
+    return os.path.isdir(given) and (_is_log(given) or _is_log_below(given))
 
 
 def find_store(given: str) -> str | None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import click
 
 from tailrace.cli.dump_text import describe_record
 from tailrace.cli.output import print_json, record_item
-from tailrace.cli.places import find_log
+from tailrace.cli.places import find_log, is_log
+from tailrace.cli.stores import complete_queue, is_queue, look_at_store, store_option
+from tailrace.cli.times import parse_time
 from tailrace.kernel import Record
 from tailrace.log.log import Log, Start
 
 __all__ = ["read"]
+
+_BETWEEN_LOOKS_S = 0.1
 
 
 def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Start | None:
@@ -27,7 +33,7 @@ def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Sta
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("place", metavar="QUEUE|DIR", shell_complete=complete_queue)
 @click.option(
     "--start",
     callback=_parse_start,
@@ -37,11 +43,13 @@ def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Sta
 @click.option("--end", type=click.IntRange(min=0), metavar="OFFSET", help="Stop before it.")
 @click.option(
     "--timestamp",
-    type=int,
-    metavar="MS",
-    help="Begin at the first record at or after it, in milliseconds since 1970.",
+    callback=parse_time,
+    metavar="TIME",
+    help="Begin at the first record at or after it: in ISO, or in milliseconds since 1970.",
 )
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
+@click.option(
+    "--limit", "--max", type=click.IntRange(min=0), metavar="N", help="Stop after N records."
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on as records are appended.")
 @click.option(
     "--timeout",
@@ -50,9 +58,10 @@ def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Sta
     help="With --follow: stop when nothing has come for so long.",
 )
 @click.option("--values", is_flag=True, help="Write the values alone, each with a newline.")
+@store_option
 @click.option("--json", "in_json", is_flag=True, help="Write one JSON object per line.")
 def read(
-    directory: str,
+    place: str,
     start: Start | None,
     end: int | None,
     timestamp: int | None,
@@ -60,17 +69,21 @@ def read(
     follow: bool,
     timeout: float | None,
     values: bool,
+    store: str | None,
     in_json: bool,
 ) -> None:
-    """Write out the records of a log, and those to come.
+    """Write out the messages of a queue, or the records of a log, and those to come.
 
-    DIR is the folder with the .seg files, or one that has it as `segments`. Nothing is locked, so
-    it may be read while others write to it.
+    QUEUE is the name of a queue in the store, of which all messages are shown, settled or not. DIR
+    is a log that stands alone: the folder with the .seg files, or one that has it as `segments`; it
+    comes first, unless --store is given. Nothing is locked, so it may be read while others write.
 
     \b
     Examples:
-      tailrace read data/orders --start last
-      tailrace read data/orders --start next --follow --json | jq .value
+      tailrace read orders --start last
+      tailrace read orders --start next --follow --json | jq .value
+      tailrace read a --json | tailrace publish b --json
+      tailrace read some/segments --timestamp 2026-01-31T09:00Z
     """
     if timeout is not None and not follow:
         raise click.UsageError("--timeout goes with --follow")
@@ -78,18 +91,54 @@ def read(
         raise click.UsageError("--values and --json exclude each other")
     if start is not None and timestamp is not None:
         raise click.UsageError("--start and --timestamp exclude each other")
-    with Log(find_log(directory), read_only=True) as log:
+    write: Callable[[Record], object] = _write_json if in_json else _write_text
+    with contextlib.ExitStack() as stack:
+        log, queue = _open(stack, place, store, timeout if follow else 0.0)
+        if log is None:
+            return
+        if queue is not None:
+            write = _message_writer(queue, in_json)
         begin: Start = "first" if start is None else start
         records: Iterator[Record]
         if follow:
             records = log.read(begin, end, timestamp=timestamp, follow=True, timeout=timeout)
         else:
             records = log.read(begin, end, timestamp=timestamp)
-        write = _write_value if values else _write_json if in_json else _write_text
         for record in islice(records, limit):
-            write(record)
+            (_write_value if values else write)(record)
             if follow:
                 sys.stdout.flush()
+
+
+def _open(
+    stack: contextlib.ExitStack, place: str, store: str | None, patience_s: float | None
+) -> tuple[Log | None, str | None]:
+    """The log that is meant, and the queue whose it is. Of a queue that nobody has used yet there
+    is none, for which one may have patience (`None`: for ever)."""
+    if store is None and (is_log(place) or not is_queue(place)):
+        return stack.enter_context(Log(find_log(place), read_only=True)), None
+    look = stack.enter_context(look_at_store(store))
+    look.settings(place)
+    deadline = None if patience_s is None else time.monotonic() + patience_s
+    while True:
+        log = stack.enter_context(look.log(place))
+        if log is not None or (deadline is not None and time.monotonic() >= deadline):
+            return log, place
+        time.sleep(_BETWEEN_LOOKS_S)
+
+
+def _message_writer(queue: str, in_json: bool) -> Callable[[Record], object]:
+    from tailrace.cli.messages import describe_message, message_item
+    from tailrace.queue.message import Message
+
+    def write(record: Record) -> None:
+        message = Message(queue, record, None, 0, 0, 0)
+        if in_json:
+            print_json(message_item(message))
+        else:
+            click.echo(describe_message(message))
+
+    return write
 
 
 def _write_value(record: Record) -> None:

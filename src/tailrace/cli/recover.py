@@ -26,6 +26,11 @@ def recover(context: click.Context, directory: str, apply: bool, as_json: bool) 
     readable is kept, and readers step over what is missing from then on. Without --apply nothing is
     changed, and the exit code is 1 if there is something to do. It is 0 if there is nothing (left)
     to do, and 2 if it could not be done.
+
+    \b
+    Examples:
+      tailrace recover orders
+      tailrace recover --apply orders
     """
     is_left = False
     for folder in _logs(directory):

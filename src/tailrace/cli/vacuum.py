@@ -5,7 +5,14 @@ from __future__ import annotations
 import click
 
 from tailrace.cli.output import print_json
-from tailrace.cli.places import find_log, refuse_store, written_by_nobody_else
+from tailrace.cli.places import find_log, is_log, refuse_store, written_by_nobody_else
+from tailrace.cli.stores import (
+    complete_queue,
+    is_queue,
+    look_at_store,
+    open_store,
+    store_option,
+)
 from tailrace.errors import TailraceError
 from tailrace.log.log import Log
 from tailrace.log.offline.words import counted
@@ -17,7 +24,7 @@ __all__ = ["vacuum"]
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("place", metavar="[QUEUE|DIR]", required=False, shell_complete=complete_queue)
 @click.option("--max-age", metavar="DURATION", help="Delete what is older, such as 12h or 7d.")
 @click.option("--max-bytes", metavar="SIZE", help="Keep about this much, such as 10GiB.")
 @click.option(
@@ -32,22 +39,37 @@ __all__ = ["vacuum"]
     metavar="OFFSET",
     help="Let the log start at this offset, and delete the segments before it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+@store_option
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each log.")
 def vacuum(
-    directory: str,
+    place: str | None,
     max_age: str | None,
     max_bytes: str | None,
     max_records: int | None,
     before: int | None,
+    store: str | None,
     as_json: bool,
 ) -> None:
-    """Delete old segments of a log that stands alone.
+    """Delete old segments of a queue, of all queues of a store, or of a log that stands alone.
 
-    DIR is the folder with the .seg files, or one that has it as `segments`. Whole segments go, the
-    oldest first, so somewhat more may stay than asked for. The log of a queue in a store is
-    refused. Without an option, only what is before the log's start offset goes.
+    Whole segments go, the oldest first, so somewhat more may stay than asked for. Of a QUEUE goes
+    what its settings let go, and nothing that one of its groups still needs. A log that stands
+    alone is named by its DIR, the folder with the .seg files, or one that has it as `segments`; the
+    limits are for it, and without one only what is before its start offset goes.
+
+    \b
+    Examples:
+      tailrace vacuum
+      tailrace vacuum orders
+      tailrace vacuum some/segments --max-age 7d --max-bytes 10GiB
     """
-    folder = find_log(directory)
+    limits = (max_age, max_bytes, max_records, before)
+    if place is None or store is not None or (not is_log(place) and is_queue(place)):
+        if any(limit is not None for limit in limits):
+            raise click.UsageError("a queue goes by its own retention: tailrace create --update")
+        _vacuum_queues(store, place, as_json)
+        return
+    folder = find_log(place)
     refuse_store(folder)
     retention = Retention(
         max_age_ms=None if max_age is None else _some(parse_duration(max_age, "--max-age")),
@@ -64,6 +86,21 @@ def vacuum(
         print_json({"type": "report", "folder": folder, **report._asdict(), "end_offset": end})
     else:
         click.echo(_describe(folder, report))
+
+
+def _vacuum_queues(store: str | None, name: str | None, as_json: bool) -> None:
+    with look_at_store(store) as look:
+        names = sorted(look.queues()) if name is None else [look.settings(name).name]
+    with open_store(store) as opened:
+        for each in names:
+            queue = opened.get(each)
+            report, end = queue.vacuum(), queue.log.end_offset
+            queue.close()  # there may be thousands
+            if as_json:
+                told = {"type": "report", "queue": each, **report._asdict()}
+                print_json({**told, "end_offset": end})
+            else:
+                click.echo(_describe(each, report))
 
 
 def _some(limit: int) -> int:

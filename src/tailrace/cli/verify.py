@@ -28,6 +28,10 @@ def verify(context: click.Context, directory: str, as_json: bool) -> None:
     every queue and every group is checked. Nothing is changed; it should not be written to
     meanwhile: what is just being appended may look torn. The exit code is 0 if there is no problem,
     1 if there is one, and 2 if it cannot be read.
+
+    \b
+    Example:
+      tailrace verify data
     """
     store = find_store(directory)
     if store is not None:

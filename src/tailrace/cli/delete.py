@@ -1,0 +1,83 @@
+"""`tailrace delete` and `tailrace purge`: what cannot be undone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tailrace.cli.output import print_json
+from tailrace.cli.stores import confirm, look_at_store, open_store, queue_argument, store_option
+from tailrace.log.offline.words import counted
+
+if TYPE_CHECKING:
+    from tailrace.queue.looking import Look
+
+__all__ = ["delete", "purge"]
+
+REFUSED = 1  # a person was asked, and would rather not
+
+
+def _describe(look: Look, queue: str) -> str:
+    """What there is to lose."""
+    settings = look.settings(queue)
+    with look.log(queue) as log:
+        held = 0 if log is None else log.end_offset - log.start_offset
+    groups = len(look.group_ids(queue))
+    what = "stream" if settings.type == "stream" else "queue"
+    text = f"the {what} {queue!r} with {counted(held, 'message')}"
+    return f"{text} and {counted(groups, 'group')}" if groups else text
+
+
+@click.command()
+@queue_argument
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@store_option
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+@click.pass_context
+def delete(context: click.Context, queue: str, yes: bool, store: str | None, as_json: bool) -> None:
+    """Delete a queue with all that is in it, for everybody who uses it.
+
+    Asks first; where nobody can be asked, --yes is needed.
+
+    \b
+    Example:
+      tailrace delete orders --yes
+    """
+    with look_at_store(store) as look:
+        described = _describe(look, queue)
+    if not confirm(f"Delete {described}?", yes=yes):
+        context.exit(REFUSED)
+    with open_store(store) as opened:
+        opened.delete(queue)
+    if as_json:
+        print_json({"type": "deleted", "queue": queue})
+    else:
+        click.echo(f"deleted {described}")
+
+
+@click.command()
+@queue_argument
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@store_option
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+@click.pass_context
+def purge(context: click.Context, queue: str, yes: bool, store: str | None, as_json: bool) -> None:
+    """Delete every message of a queue, for all its groups; the queue and its groups stay.
+
+    Asks first; where nobody can be asked, --yes is needed. Leases on what is deleted are lost.
+
+    \b
+    Example:
+      tailrace purge orders --yes
+    """
+    with look_at_store(store) as look:
+        described = _describe(look, queue)
+    if not confirm(f"Delete all messages of {described}?", yes=yes):
+        context.exit(REFUSED)
+    with open_store(store) as opened:
+        purged = opened.get(queue).purge()
+    if as_json:
+        print_json({"type": "purged", "queue": queue, "messages": purged})
+    else:
+        click.echo(f"{queue}: deleted {counted(purged, 'message')}")

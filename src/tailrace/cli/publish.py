@@ -1,0 +1,358 @@
+"""`tailrace publish`."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from tailrace.cli.messages import Line, parse_message
+from tailrace.cli.output import print_json, progress_bar
+from tailrace.cli.stores import open_queue, queue_argument, store_option
+from tailrace.cli.times import parse_seconds, parse_time
+from tailrace.errors import TailraceError
+from tailrace.log.offline.words import counted
+from tailrace.units import parse_size
+
+if TYPE_CHECKING:
+    from tailrace.queue.queue import Queue, Stream
+
+__all__ = ["publish"]
+
+_PIECE = 1 << 18  # bytes of input at a time: what is there is published together
+_AT_ONCE = 1_000  # messages of a load
+_SLIDE = 4096
+_MANY = 1_000  # messages from which on a rate means something
+
+Portion = tuple[list[Line], int]  # messages, and how many bytes of input they took
+
+
+def _parse_headers(
+    _: click.Context, __: click.Parameter, given: tuple[str, ...]
+) -> list[tuple[str, bytes]] | None:
+    pairs = []
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        if name.startswith("_"):
+            raise click.BadParameter(f"{name!r}: names that begin with '_' are reserved")
+        pairs.append((name, value.encode("utf-8", "surrogateescape")))
+    return pairs or None
+
+
+@click.command()
+@queue_argument
+@click.argument("value", metavar="[VALUE]", required=False)
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Publish what is in a file, as one message; with --json its lines.",
+)
+@click.option("--key", metavar="KEY", help="The key.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    callback=_parse_headers,
+    metavar="NAME=VALUE",
+    help="A header.",
+)
+@click.option("--routing-key", default="", metavar="KEY", help="What filters go by: eu/images.")
+@click.option("--message-id", metavar="ID", help="The publisher's name for it.")
+@click.option("--ttl", callback=parse_seconds, metavar="DURATION", help="How long it lives.")
+@click.option(
+    "--delay", callback=parse_seconds, metavar="DURATION", help="Deliver it so much later."
+)
+@click.option("--deliver-at", callback=parse_time, metavar="TIME", help="Deliver it at this time.")
+@click.option(
+    "--count", type=click.IntRange(min=1), metavar="N", help="Publish so many, as a load."
+)
+@click.option("--size", metavar="BYTES", help="With --count: of this size, such as 1KiB.")
+@store_option
+@click.option(
+    "--json",
+    "in_json",
+    is_flag=True,
+    help="The input is JSON, a message a line; and so is the report.",
+)
+def publish(
+    queue: str,
+    value: str | None,
+    files: tuple[str, ...],
+    key: str | None,
+    headers: list[tuple[str, bytes]] | None,
+    routing_key: str,
+    message_id: str | None,
+    ttl: float | None,
+    delay: float | None,
+    deliver_at: int | None,
+    count: int | None,
+    size: str | None,
+    store: str | None,
+    in_json: bool,
+) -> None:
+    """Publish messages to a queue.
+
+    VALUE is a message. Without it, or with -, each line of standard input is one. With --json each
+    line is an object with value (or value_base64, for bytes), key, headers, routing_key, message_id
+    and ttl: the lines that read, consume, peek and dead write. When it has said how many were
+    published, they are as durable as the queue's flush mode promises.
+
+    \b
+    Examples:
+      tailrace publish orders 'two cups' --key customer-7 --header source=web
+      seq 1000000 | tailrace publish numbers -
+      tailrace read a --json | jq -c '.key = "k"' | tailrace publish b --json
+      tailrace publish load --count 100000 --size 1KiB
+    """
+    pattern = Line(
+        None,
+        None if key is None else os.fsencode(key),
+        headers,
+        routing_key,
+        message_id,
+        ttl,
+        delay,
+        deliver_at,
+    )
+    _check_usage(pattern, value, files, count, size, in_json)
+    portions, total = _portions(pattern, value, files, count, size, in_json)
+    with open_queue(store, queue) as (_, opened), progress_bar("publish") as progress:
+        publisher = _Publisher(opened)
+        done = 0
+        try:
+            for lines, taken in portions:
+                publisher.put(lines)
+                done += taken
+                if progress is not None:
+                    progress(done, total)
+        except BaseException:  # Ctrl-C, too: what was published stays so
+            if publisher.count:
+                click.echo(publisher.describe(), err=True)
+            raise
+    if in_json:
+        print_json(publisher.report())
+    else:
+        click.echo(publisher.describe())
+
+
+def _check_usage(
+    pattern: Line,
+    value: str | None,
+    files: tuple[str, ...],
+    count: int | None,
+    size: str | None,
+    in_json: bool,
+) -> None:
+    if sum((value is not None, bool(files), size is not None)) > 1:
+        raise click.UsageError("VALUE, --file and --size exclude each other")
+    if size is not None and count is None:
+        raise click.UsageError("--size goes with --count")
+    if count is not None and (files or value == "-"):
+        raise click.UsageError("--count goes with VALUE or --size")
+    if in_json and count is None and (pattern != Line(None) or value not in (None, "-")):
+        raise click.UsageError("with --json everything is in the lines")
+    if pattern.delay is not None and pattern.deliver_at is not None:
+        raise click.UsageError("--delay and --deliver-at exclude each other")
+    is_one = (value not in (None, "-") and count is None) or len(files) == 1
+    if pattern.message_id is not None and not is_one:
+        raise click.UsageError("--message-id goes with one message")
+    if value is None and not files and count is None and sys.stdin.isatty():
+        raise click.UsageError("give a VALUE, or - to type messages, one a line")
+
+
+# --- where messages come from ---------------------------------------------------------------
+
+
+def _portions(
+    pattern: Line,
+    value: str | None,
+    files: tuple[str, ...],
+    count: int | None,
+    size: str | None,
+    in_json: bool,
+) -> tuple[Iterable[Portion], int | None]:
+    """The messages, and how many bytes of input there are, if that is known."""
+    if count is not None:
+        given = None if value is None else os.fsencode(value)
+        length = len(given) if given is not None else parse_size(size or "256", "--size")
+        return _load(pattern, given, count, length), count * length
+    if files:
+        total = sum(os.path.getsize(file) for file in files)
+        return _from_files(pattern, files, in_json), total
+    if value not in (None, "-"):
+        assert value is not None
+        return [([pattern._replace(value=os.fsencode(value))], 0)], None
+    source = sys.stdin.buffer
+    return _from_lines(pattern, source, "line", in_json), _size_of(source)
+
+
+def _load(pattern: Line, given: bytes | None, count: int, size: int) -> Iterator[Portion]:
+    """Messages of a size, each of them a bit different."""
+    pool = os.urandom(size + _SLIDE) if given is None else b""
+    at_once = max(min(_AT_ONCE, (1 << 20) // max(size, 1)), 1)
+    for first in range(0, count, at_once):
+        slides = (n % _SLIDE for n in range(first, min(first + at_once, count)))
+        lines = [
+            pattern._replace(value=pool[n : n + size] if given is None else given) for n in slides
+        ]
+        yield lines, len(lines) * size
+
+
+def _from_files(pattern: Line, files: tuple[str, ...], in_json: bool) -> Iterator[Portion]:
+    for path in files:
+        with open(path, "rb") as file:
+            if in_json:
+                yield from _from_lines(pattern, file, f"{path}, line", in_json)
+            else:
+                data = file.read()
+                yield [pattern._replace(value=data)], len(data)
+
+
+def _from_lines(pattern: Line, source: IO[bytes], where: str, in_json: bool) -> Iterator[Portion]:
+    """What is there, as soon as it is there: whoever writes to a pipe need not fill it first."""
+    read = getattr(source, "read1", source.read)
+    rest, number = b"", 0
+    while data := read(_PIECE):
+        *texts, rest = (rest + data if rest else data).split(b"\n")
+        if texts:
+            yield from _parsed(pattern, texts, where, number, in_json)
+            number += len(texts)
+    if rest:
+        yield from _parsed(pattern, [rest], where, number, in_json)
+
+
+def _parsed(
+    pattern: Line, texts: list[bytes], where: str, number: int, in_json: bool
+) -> Iterator[Portion]:
+    """The messages in some lines; those before a wrong one come first."""
+    taken = sum(map(len, texts)) + len(texts)
+    if not in_json:
+        yield [pattern._replace(value=text) for text in texts], taken
+        return
+    now_ms, lines = time.time_ns() // 1_000_000, []
+    for index, text in enumerate(texts, 1):
+        if text.strip():
+            try:
+                lines.append(parse_message(text, now_ms))
+            except TailraceError as error:
+                yield lines, 0
+                raise TailraceError(f"{where} {number + index}: {error}") from None
+    yield lines, taken
+
+
+def _size_of(source: IO[bytes]) -> int | None:
+    try:
+        found = os.fstat(source.fileno())
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+# --- where they go --------------------------------------------------------------------------
+
+
+class _Publisher:
+    """Publishes in portions, and knows what it has published."""
+
+    def __init__(self, queue: Queue | Stream) -> None:
+        self._queue = queue
+        self._began = time.monotonic()
+        self.count = 0
+        self._first: int | None = None
+        self._last: int | None = None
+        self._delay_id: str | None = None
+
+    def put(self, lines: list[Line]) -> None:
+        """When this returns they are durable, as the queue promises. Those that have the same
+        routing key and the same life, and no name of their own, are one batch."""
+        limit = self._queue.settings.limits.max_message_size
+        last: dict[bool, Any] = {}  # receipts: what is delayed waits elsewhere
+        for kind, run in groupby(lines, lambda line: _kind(line, limit)):
+            if kind is None:
+                for line in run:
+                    receipt = self._put_one(line)
+                    last[hasattr(receipt, "delay_id")] = receipt
+            else:
+                routing_key, ttl = kind
+                values = list(map(_value, run))
+                receipt = self._queue.publish_many(
+                    values, routing_key=routing_key, ttl=ttl, wait=False
+                )
+                self._note(receipt.offset, receipt.end_offset, len(values))
+                last[False] = receipt
+        for receipt in last.values():
+            receipt.wait()
+
+    def _put_one(self, line: Line) -> Any:
+        options: dict[str, Any] = {"delay": line.delay, "deliver_at": line.deliver_at}
+        options = {name: value for name, value in options.items() if value is not None}
+        receipt: Any = self._queue.publish(
+            line.value,
+            key=line.key,
+            routing_key=line.routing_key,
+            headers=line.headers,
+            message_id=line.message_id,
+            ttl=line.ttl,
+            wait=False,
+            **options,
+        )
+        if options:
+            self.count += 1
+            self._delay_id = receipt.delay_id
+        else:
+            self._note(receipt.offset, receipt.end_offset, 1)
+        return receipt
+
+    def _note(self, first: int, behind: int, count: int) -> None:
+        self.count += count
+        self._first = first if self._first is None else self._first
+        self._last = behind - 1
+
+    def report(self) -> dict[str, object]:
+        report: dict[str, object] = {
+            "type": "published",
+            "queue": self._queue.name,
+            "count": self.count,
+            "first_offset": self._first,
+            "last_offset": self._last,
+            "seconds": round(time.monotonic() - self._began, 6),
+        }
+        return report if self._delay_id is None else {**report, "delay_id": self._delay_id}
+
+    def describe(self) -> str:
+        seconds = time.monotonic() - self._began
+        text = f"published {counted(self.count, 'message')} to {self._queue.name}"
+        if self._first is not None and self._last is not None:
+            one = f", offset {self._first}"
+            text += one if self.count == 1 else f", offsets {self._first} to {self._last}"
+        if self._delay_id is not None:
+            text += f", delay id {self._delay_id}" if self.count == 1 else ", to come later"
+        if self.count >= _MANY:
+            text += f"; {self.count / max(seconds, 1e-6):,.0f} a second"
+        return text
+
+
+def _kind(line: Line, limit: int) -> tuple[str, float | str | None] | None:
+    """What messages of one batch share; `None` if it is to be published alone. So is one that is
+    too large, so that what is before it is published, and counted."""
+    is_alone = line.message_id is not None or line.delay is not None or line.deliver_at is not None
+    if is_alone or (limit and len(line.value or b"") > limit):
+        return None
+    return line.routing_key, line.ttl
+
+
+def _value(line: Line) -> Any:
+    if line.headers is not None:
+        return line.key, line.value, line.headers
+    return line.value if line.key is None else (line.key, line.value)

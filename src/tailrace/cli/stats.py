@@ -1,0 +1,184 @@
+"""`tailrace stats`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from tailrace.cli.groups import group_item
+from tailrace.cli.output import as_age, print_json, table_lines
+from tailrace.cli.stores import complete_queue, look_at_store, store_option
+from tailrace.cli.times import parse_seconds
+from tailrace.units import format_size
+
+if TYPE_CHECKING:
+    from tailrace.queue.looking import Look
+    from tailrace.queue.stats import QueueStats, Rates
+
+__all__ = ["stats"]
+
+_TITLES = (
+    "queue",
+    "group",
+    "ready",
+    "leased",
+    "waiting",
+    "lag",
+    "oldest",
+    "delayed",
+    "dead",
+    "size",
+)
+_CLEAR = "\x1b[H\x1b[2J"
+
+Figures = dict[str, "QueueStats"]
+
+
+@click.command()
+@click.argument("queue", metavar="[QUEUE]", required=False, shell_complete=complete_queue)
+@click.option("--watch", is_flag=True, help="Look again and again, with rates, until Ctrl-C.")
+@click.option("--rates", is_flag=True, help="Look twice, and show what happens in a second.")
+@click.option(
+    "--interval",
+    callback=parse_seconds,
+    default="1s",
+    show_default=True,
+    metavar="DURATION",
+    help="The time between two looks.",
+)
+@click.option(
+    "--times", type=click.IntRange(min=1), metavar="N", help="With --watch: stop after N looks."
+)
+@click.option("--exact", is_flag=True, help="Count, however long it takes, and estimate nothing.")
+@store_option
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object per look.")
+def stats(
+    queue: str | None,
+    watch: bool,
+    rates: bool,
+    interval: float,
+    times: int | None,
+    exact: bool,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Show figures of one queue, or of all.
+
+    For each group: what is ready to be delivered, leased to consumers, waiting for a retry, how
+    many offsets it is behind, and the age of the oldest message that it has not settled. For each
+    queue: delayed messages, dead letters, and what it takes on the disk. Below that, which group
+    keeps how much from being deleted.
+
+    What has a ~ is an estimate, and never too low. Nobody is disturbed by it: no group is joined,
+    and nothing is locked.
+
+    \b
+    Examples:
+      tailrace stats
+      tailrace stats orders --exact --json
+      tailrace stats --watch --interval 5s
+    """
+    if times is not None and not watch:
+        raise click.UsageError("--times goes with --watch")
+    with look_at_store(store) as look:
+        before: Figures | None = None
+        looks = _look_again(look, queue, exact, interval, times if watch else 1 + rates)
+        for figures in looks:
+            if not rates or before is not None or watch:
+                _show(look, figures, before, as_json, watch)
+            before = figures
+
+
+def _look_again(
+    look: Look, queue: str | None, exact: bool, interval_s: float, times: int | None
+) -> Iterator[Figures]:
+    from tailrace.queue.stats import queue_stats, store_stats
+
+    number = 0
+    while times is None or number < times:
+        if number:
+            time.sleep(interval_s)
+        if queue is None:
+            yield {found.name: found for found in store_stats(look, exact=exact)}
+        else:
+            yield {queue: queue_stats(look, look.settings(queue), exact=exact)}
+        number += 1
+
+
+def _show(
+    look: Look, figures: Figures, before: Figures | None, as_json: bool, is_watched: bool
+) -> None:
+    rates = {
+        name: found.since(before[name])
+        for name, found in figures.items()
+        if before is not None and name in before
+    }
+    if as_json:
+        items = [_item(found, rates.get(name)) for name, found in figures.items()]
+        print_json({"type": "stats", "store": look.layout.root, "queues": items})
+        sys.stdout.flush()
+        return
+    if is_watched and sys.stdout.isatty():
+        click.echo(_CLEAR, nl=False)
+    elif is_watched and before is not None:
+        click.echo()
+    if not figures:
+        click.echo(f"{look.layout.root}: no queues")
+        return
+    titles = (*_TITLES, "published/s", "settled/s") if rates else _TITLES
+    rows = [row for name, found in figures.items() for row in _rows(found, rates.get(name))]
+    lines = table_lines(titles, (row[: len(titles)] for row in rows))
+    click.echo("\n".join([*lines, *_remarks(figures)]))
+
+
+def _rows(found: QueueStats, rates: Rates | None) -> Iterator[tuple[object, ...]]:
+    """A line for each group; what is the queue's is in its first."""
+    last = (
+        found.delayed,
+        _about(found.dead, found.dead_estimated),
+        format_size(found.bytes),
+        rates.published if rates else "",
+        rates.settled if rates else "",
+    )
+    if not found.groups:
+        ready = _about(found.ready, found.ready_estimated)
+        yield (found.name, "", ready, 0, 0, "", "", *last)
+    for number, group in enumerate(found.groups):
+        yield (
+            "" if number else found.name,
+            group.id,
+            "?" if group.error else _about(group.ready, group.estimated),
+            group.leased,
+            group.waiting + group.dying,
+            group.lag,
+            as_age(group.oldest_age_ms),
+            *(("",) * len(last) if number else last),
+        )
+
+
+def _about(number: int, is_estimate: bool) -> object:
+    return f"~{number:,}" if is_estimate else number
+
+
+def _remarks(figures: Figures) -> Iterator[str]:
+    for found in figures.values():
+        if found.pinned_bytes:
+            size = format_size(found.pinned_bytes)
+            yield f"{found.name}: the group {found.pinned_by!r} keeps {size} from being deleted"
+        for group in found.groups:
+            if group.error:
+                yield f"{found.name}: {group.error}"
+
+
+def _item(found: QueueStats, rates: Rates | None) -> dict[str, object]:
+    item = asdict(found)
+    groups = [group_item(group) for group in found.groups]
+    item["kind"] = item.pop("type")
+    for name in ("messages", "leased", "waiting", "lag", "oldest_age_ms", "estimated"):
+        item[name] = getattr(found, name)
+    return {**item, "groups": groups, "rates": None if rates is None else rates._asdict()}

@@ -1,0 +1,40 @@
+"""Times as people write them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from tailrace.errors import ConfigError
+
+__all__ = ["parse_seconds", "parse_time"]
+
+
+def parse_time(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Milliseconds since 1970, or a time in ISO 8601, which is in UTC if it does not say."""
+    if text is None:
+        return None
+    if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a time such as 2026-01-31T09:26:53Z nor milliseconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def parse_seconds(_: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """A duration, in seconds."""
+    from tailrace.units import parse_duration
+
+    if text is None:
+        return None
+    try:
+        return parse_duration(text, parameter.opts[0]) / 1000
+    except ConfigError as error:
+        raise click.BadParameter(str(error).partition(": ")[2]) from None

@@ -1,0 +1,342 @@
+"""Figures of queues and their groups: how much there is, how old it is, what holds it.
+
+They come from a look (`looking.py`), so whoever asks for them disturbs nobody, and what is open for
+one queue is closed before the next. What is ahead of a group's cursor is only known by reading it:
+a filter, a lifetime, or a group that a message is meant for may pass it by. Up to `CHEAP` records
+of a queue are read for that. If there are more, the number of offsets stands for the number of
+messages, which is never too low, and the figure is marked as an estimate; `exact` reads them all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from tailrace.errors import Corrupt
+from tailrace.log.fs import Entry
+from tailrace.log.log import Log
+from tailrace.queue import dead_letters
+from tailrace.queue.delays import count_scheduled
+from tailrace.queue.ledger import CLAIMED, DYING, LEASED, Ledger
+from tailrace.queue.looking import GroupLook, Look, records
+from tailrace.queue.settings import QueueSettings
+
+__all__ = ["CHEAP", "GroupStats", "QueueStats", "Rates", "queue_stats", "store_stats"]
+
+CHEAP: Final = 1_000  # records of a queue that are read to count them, without being asked to
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """A group. Each message that is not settled is one of `ready`, `leased` (with a consumer),
+    `waiting` (for a delay, or behind another of its key) and `dying` (on its way to the dead
+    letters).
+
+    `lag` counts offsets from `committed` to the end. `oldest_age_ms` is the age of the oldest
+    message that is not settled. `settled` only ever rises: of a work queue what was acked, or
+    became a dead letter; of a stream what was committed. `estimated`: `ready` may be too high.
+    `error` says why nothing is known of a group that cannot be read.
+    """
+
+    id: str
+    cursor: int = 0
+    committed: int = 0
+    ready: int = 0
+    leased: int = 0
+    waiting: int = 0
+    dying: int = 0
+    lag: int = 0
+    oldest_age_ms: int | None = None
+    settled: int = 0
+    members: int = 0
+    estimated: bool = False
+    error: str = ""
+
+
+class Rates(NamedTuple):
+    """Messages a second, between two looks."""
+
+    published: float
+    settled: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """A queue. `messages` counts the offsets it holds, settled or not; `bytes` what its log takes
+    on the disk. `ready` are the deliveries that could be made now, of all groups together; without
+    a group, those that the first one would get. `delayed` are published and not yet in the queue,
+    `dead` are its dead letters that nobody has dealt with.
+
+    `pinned_by` is the group of a work queue that is furthest behind; `pinned_bytes` is what cannot
+    be deleted, whatever other groups do, before it goes on. `looked_ms` is the boot clock's time.
+    """
+
+    name: str
+    type: str
+    start_offset: int = 0
+    end_offset: int = 0
+    segments: int = 0
+    bytes: int = 0
+    ready: int = 0
+    ready_estimated: bool = False
+    delayed: int = 0
+    dead: int = 0
+    dead_estimated: bool = False
+    pinned_by: str | None = None
+    pinned_bytes: int = 0
+    looked_ms: int = 0
+    groups: tuple[GroupStats, ...] = field(default=())
+
+    @property
+    def messages(self) -> int:
+        return self.end_offset - self.start_offset
+
+    @property
+    def leased(self) -> int:
+        return sum(group.leased for group in self.groups)
+
+    @property
+    def waiting(self) -> int:
+        return sum(group.waiting for group in self.groups)
+
+    @property
+    def lag(self) -> int:
+        """Of the group that is furthest behind."""
+        return max((group.lag for group in self.groups), default=0)
+
+    @property
+    def settled(self) -> int:
+        return sum(group.settled for group in self.groups)
+
+    @property
+    def oldest_age_ms(self) -> int | None:
+        """The age of the oldest message that a group has not settled."""
+        ages = [each.oldest_age_ms for each in self.groups if each.oldest_age_ms is not None]
+        return max(ages, default=None)
+
+    @property
+    def estimated(self) -> bool:
+        """May any figure be too high?"""
+        return self.dead_estimated or self.ready_estimated
+
+    def since(self, earlier: QueueStats) -> Rates:
+        """What has happened since an earlier look, a second."""
+        seconds = max(self.looked_ms - earlier.looked_ms, 1) / 1000
+        known = {group.id: group.settled for group in earlier.groups}
+        settled = sum(
+            max(group.settled - known.get(group.id, group.settled), 0) for group in self.groups
+        )
+        published = max(self.end_offset - earlier.end_offset, 0)
+        return Rates(published / seconds, settled / seconds)
+
+
+def store_stats(look: Look, *, exact: bool = False) -> Iterator[QueueStats]:
+    """Of each queue, by name. One that is deleted meanwhile is left out."""
+    queues = look.queues()
+    for name in sorted(queues):
+        try:
+            yield queue_stats(look, queues[name], exact=exact)
+        except FileNotFoundError:
+            if name in look.queues():
+                raise
+
+
+def queue_stats(look: Look, settings: QueueSettings, *, exact: bool = False) -> QueueStats:
+    name = settings.name
+    looked_ms = look.clock.boot_ms()
+    groups, broken = _look_at_groups(look, settings)
+    dead, dead_estimated = _count_dead(look, settings, exact)
+    # Before the log: what is delivered meanwhile is better seen twice than not at all.
+    delayed = count_scheduled(look.fs, look.layout.delayed(settings.incarnation))
+    with look.log(name) as log:
+        if log is None:
+            unused = [GroupStats(group.id, members=_alive(group)) for group in groups]
+            return QueueStats(
+                name,
+                settings.type,
+                delayed=delayed,
+                dead=dead,
+                dead_estimated=dead_estimated,
+                looked_ms=looked_ms,
+                groups=_ordered(unused, broken),
+            )
+        start, end = log.start_offset, log.end_offset  # each is a look at the files
+        found = _Counting(look, log, (start, end), groups, exact).stats()
+        ready = found
+        if not groups:
+            ready = _Counting(look, log, (start, end), [look.look_at(settings, "")], exact).stats()
+        files = _files(look, name)
+        pinned_by, pinned_bytes = None, 0
+        if settings.type == "classic":
+            pinned_by, pinned_bytes = _pinned(files, found, end)
+        return QueueStats(
+            name=name,
+            type=settings.type,
+            start_offset=start,
+            end_offset=end,
+            segments=sum(entry.name.endswith(".seg") for entry in files),
+            bytes=sum(entry.size for entry in files),
+            ready=sum(each.ready for each in ready),
+            ready_estimated=any(each.estimated for each in ready),
+            delayed=delayed,
+            dead=dead,
+            dead_estimated=dead_estimated,
+            pinned_by=pinned_by,
+            pinned_bytes=pinned_bytes,
+            looked_ms=looked_ms,
+            groups=_ordered(found, broken),
+        )
+
+
+def _ordered(found: list[GroupStats], broken: list[GroupStats]) -> tuple[GroupStats, ...]:
+    return tuple(sorted([*found, *broken], key=lambda group: group.id))
+
+
+def _look_at_groups(
+    look: Look, settings: QueueSettings
+) -> tuple[list[GroupLook], list[GroupStats]]:
+    """Those that can be read, and those that cannot: one damaged group hides nothing else."""
+    found, broken = [], []
+    for group_id in look.group_ids(settings.name):
+        try:
+            found.append(look.look_at(settings, group_id))
+        except Corrupt as error:
+            broken.append(GroupStats(group_id, error=str(error)))
+    return found, broken
+
+
+def _alive(group: GroupLook) -> int:
+    return sum(member.alive for member in group.members)
+
+
+class _Counting:
+    """What is ahead of the groups of a queue, counted in one reading for all of them."""
+
+    def __init__(
+        self,
+        look: Look,
+        log: Log,
+        bounds: tuple[int, int],
+        groups: list[GroupLook],
+        exact: bool,
+    ) -> None:
+        self._look = look
+        self._log = log
+        self._groups = groups
+        self._start, self._end = bounds
+        self._ahead: dict[str, int] = {}
+        self._first_ms: dict[str, int] = {}  # the time of the first message ahead
+        cheap = self._end - CHEAP
+        counted = [group for group in groups if exact or self._cursor(group) >= cheap]
+        self._counted = {group.id for group in counted}
+        self._count(counted)
+
+    def _cursor(self, group: GroupLook) -> int:
+        """Inside of what the log holds."""
+        return min(max(group.state.cursor, self._start), self._end)
+
+    def _count(self, groups: list[GroupLook]) -> None:
+        wanted = [(self._cursor(each), each.id, each.selection.takes) for each in groups]
+        ahead, first_ms = dict.fromkeys((each.id for each in groups), 0), self._first_ms
+        first = min((cursor for cursor, _, _ in wanted), default=self._end)
+        for record in records(self._log, first, self._end):
+            offset: int = record.offset  # type: ignore[assignment]
+            for cursor, group_id, takes in wanted:
+                if offset >= cursor and takes(record):
+                    ahead[group_id] += 1
+                    if group_id not in first_ms:
+                        first_ms[group_id] = record.timestamp  # type: ignore[assignment]
+        self._ahead = ahead
+
+    def stats(self) -> list[GroupStats]:
+        return [self._stats_of(group) for group in self._groups]
+
+    def _stats_of(self, group: GroupLook) -> GroupStats:
+        state, cursor = group.state, self._cursor(group)
+        committed = min(max(state.committed, self._start), cursor)
+        is_counted = group.id in self._counted
+        ready = self._ahead[group.id] if is_counted else self._end - cursor
+        leased = waiting = dying = 0
+        if isinstance(state, Ledger):
+            now_ms = self._look.clock.boot_ms()
+            for lease in state.pending.values():
+                if lease.state == DYING:
+                    dying += 1
+                elif state.is_due(lease, now_ms):
+                    ready += 1
+                elif lease.state in (CLAIMED, LEASED):
+                    leased += 1
+                else:
+                    waiting += 1
+            settled = state.acked + state.dead
+        else:
+            ready += sum(behind - first for first, behind in state.back)
+            leased = sum(
+                behind - first for ranges in state.taken.values() for first, behind in ranges
+            )
+            settled = committed
+        return GroupStats(
+            group.id,
+            cursor,
+            committed,
+            ready,
+            leased,
+            waiting,
+            dying,
+            self._end - committed,
+            self._oldest_age_ms(group, committed, cursor),
+            settled,
+            _alive(group),
+            not is_counted,
+        )
+
+    def _oldest_age_ms(self, group: GroupLook, committed: int, cursor: int) -> int | None:
+        at_ms = self._first_ms.get(group.id)
+        if committed < cursor or (group.id not in self._counted and cursor < self._end):
+            for record in records(self._log, committed):
+                at_ms = record.timestamp
+                break
+        return None if at_ms is None else max(self._look.clock.wall_ms() - at_ms, 0)
+
+
+def _count_dead(look: Look, settings: QueueSettings, exact: bool) -> tuple[int, bool]:
+    """The dead letters of a queue, and whether that is an estimate. Several queues may share a
+    place for them, so each has to be looked at."""
+    letters = look.queues().get(dead_letters.queue_of(settings))
+    if letters is None or settings.type != "classic":
+        return 0, False
+    with look.log(letters.name) as log:
+        if log is None:
+            return 0, False
+        state = look.look_at(letters, dead_letters.GROUP).state
+        assert isinstance(state, Ledger)
+        most = len(state.pending) + log.end_offset - max(state.cursor, log.start_offset)
+    if most <= CHEAP or exact:
+        return sum(1 for _ in look.dead(settings.name)), False
+    return most, True
+
+
+# --- space ----------------------------------------------------------------------------------
+
+
+def _files(look: Look, name: str) -> list[Entry]:
+    """The files of a queue's log."""
+    return [entry for entry in look.fs.list(look.layout.segments(name)) if not entry.is_dir]
+
+
+def _pinned(files: Iterable[Entry], groups: list[GroupStats], end: int) -> tuple[str | None, int]:
+    """The group that holds the log back, and how much of it, in whole segments. The last one does
+    not count: it is being written."""
+    lowest, group_id = min(((group.committed, group.id) for group in groups), default=(end, ""))
+    if lowest >= end:
+        return None, 0
+    sizes: dict[int, int] = {}
+    for entry in files:
+        base, extension = os.path.splitext(entry.name)
+        if base.isdigit() and extension in (".seg", ".idx", ".tix"):
+            sizes[int(base)] = sizes.get(int(base), 0) + entry.size
+    held = sum(sizes[base] for base, behind in pairwise(sorted(sizes)) if behind > lowest)
+    return group_id, held

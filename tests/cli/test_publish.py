@@ -1,0 +1,352 @@
+"""`tailrace publish`: from arguments, lines, files and JSON, and what it says to mistakes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tailrace
+from tests.cli.conftest import Shell, command
+
+
+@pytest.fixture
+def queue(shell: Shell) -> str:
+    with tailrace.open(shell.store) as store:
+        store.queue("q")
+    return "q"
+
+
+def published(shell: Shell, queue: str = "q") -> list[tailrace.Message]:
+    with tailrace.open(shell.store) as store:
+        return list(store.get(queue).read())
+
+
+def values(shell: Shell, queue: str = "q") -> list[bytes | None]:
+    return [message.value for message in published(shell, queue)]
+
+
+def test_a_value(shell: Shell, queue: str) -> None:
+    arguments = ["--key", "k", "--header", "a=b", "--header", "a=c=d", "--routing-key", "eu/it"]
+    arguments += ["--message-id", "mine", "--ttl", "1h"]
+    said = shell.ok("publish", queue, "two cups", *arguments)
+    assert said == "published 1 message to q, offset 0\n"
+    [message] = published(shell)
+    assert (message.value, message.key) == (b"two cups", b"k")
+    assert list(message.headers.items()) == [("a", b"b"), ("a", b"c=d")]
+    assert (message.routing_key, message.id) == ("eu/it", "mine")
+    assert message.expires_at is not None
+    assert message.expires_at - message.timestamp == pytest.approx(3_600_000, abs=5_000)
+
+
+@pytest.mark.parametrize("dash", [[], ["-"]])
+def test_lines(dash: list[str], shell: Shell, queue: str) -> None:
+    """Bytes as they are; the last line need not have an end, and an empty one is a message."""
+    said = shell.ok("publish", queue, *dash, "--key", "k", stdin=b"one\n\n\xff\x00\r\nlast")
+    assert said == "published 4 messages to q, offsets 0 to 3\n"
+    assert values(shell) == [b"one", b"", b"\xff\x00\r", b"last"]
+    assert {message.key for message in published(shell)} == {b"k"}
+
+
+def test_no_lines(shell: Shell, queue: str) -> None:
+    assert shell.ok("publish", queue, stdin="") == "published 0 messages to q\n"
+
+
+def test_many_lines(shell: Shell, queue: str) -> None:
+    """In batches, and not one by one."""
+    given = "".join(f"{number}\n" for number in range(100_000))
+    said = shell.ok("publish", queue, "-", stdin=given)
+    assert said.startswith("published 100000 messages to q, offsets 0 to 99999; ")
+    assert values(shell) == [b"%d" % number for number in range(100_000)]
+    with tailrace.open(shell.store) as store:
+        assert sum(1 for _ in store.get(queue).log.read_batches()) < 1_000
+
+
+def test_lines_as_they_come(shell: Shell, queue: str) -> None:
+    """Whoever writes to a pipe need not fill it before something is published."""
+    with subprocess.Popen(
+        command("publish", queue),
+        cwd=shell.folder,
+        env=shell.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        with tailrace.open(shell.store) as store:
+            follower = store.get(queue).read(follow=True, timeout=30)
+            for number in range(3):
+                process.stdin.write(f"{number}\n")
+                process.stdin.flush()
+                assert next(follower).value == b"%d" % number
+        said, _ = process.communicate(timeout=30)
+    assert said == "published 3 messages to q, offsets 0 to 2\n"
+
+
+def test_files(shell: Shell, queue: str) -> None:
+    for name, data in (("a", b"two\nlines\n"), ("b", b"\x00\xff")):
+        (shell.folder / name).write_bytes(data)
+    shell.ok("publish", queue, "--file", "a", "--file", "b", "--key", "k")
+    assert values(shell) == [b"two\nlines\n", b"\x00\xff"]
+
+
+def test_a_load(shell: Shell, queue: str) -> None:
+    [report] = shell.items("publish", queue, "--count", "2500", "--size", "1KiB")
+    assert report["count"] == 2500
+    found = values(shell)
+    assert len(found) == 2500
+    assert {len(value or b"") for value in found} == {1024}
+    assert len(set(found)) > 1000
+    shell.ok("publish", queue, "same", "--count", "3")
+    assert values(shell)[2500:] == [b"same"] * 3
+
+
+# --- JSON -----------------------------------------------------------------------------------
+
+
+def lines(*items: Any) -> str:
+    return "".join(json.dumps(item) + "\n" for item in items)
+
+
+def test_json(shell: Shell, queue: str) -> None:
+    given = lines(
+        {"value": "text", "key": "k", "headers": {"a": "b"}, "routing_key": "eu", "ttl": "1h"},
+        {"value_base64": base64.b64encode(b"\xff\x00").decode(), "key_base64": "/w=="},
+        {"value": None, "message_id": "mine", "headers": [["a", "1"], ["a", {"base64": "/w=="}]]},
+        {"value": {"base64": "/wA="}, "key": {"base64": "/w=="}, "ttl": 60},
+    )
+    [report] = shell.items("publish", queue, stdin=given + "\n \n")
+    assert (report["count"], report["first_offset"], report["last_offset"]) == (4, 0, 3)
+    first, second, third, fourth = published(shell)
+    assert (first.value, first.key, first.routing_key) == (b"text", b"k", "eu")
+    assert first.headers["a"] == b"b"
+    assert first.expires_at is not None
+    assert (second.value, second.key) == (b"\xff\x00", b"\xff")
+    assert (third.value, third.id) == (None, "mine")
+    assert list(third.headers.items()) == [("a", b"1"), ("a", b"\xff")]
+    assert (fourth.value, fourth.key) == (b"\xff\x00", b"\xff")
+
+
+def test_from_one_queue_to_another(shell: Shell, queue: str) -> None:
+    """What `read` and `consume` write, `publish` takes, and it is the same message."""
+    with tailrace.open(shell.store) as store:
+        source = store.queue("a")
+        source.publish(b"plain")
+        source.publish(b"\xff\x00", key=b"\xfe", routing_key="eu/it", message_id="mine")
+        source.publish(None, headers=[("h", b"1"), ("h", b"\xff")], ttl="1h")
+        store.queue("b")
+        store.queue("c")
+    shell.ok("publish", "b", "--json", stdin=shell.ok("read", "a", "--json"))
+    consumed = shell.ok("consume", "b", "-g", "g", "--wait", "0", "--json")
+    shell.ok("publish", "c", "--json", stdin=consumed)
+    shell.ok("publish", "c", "--json", stdin=shell.ok("peek", "a", "--json"))
+
+    def facts(message: tailrace.Message) -> object:
+        headers = list(message.headers.items())
+        return message.value, message.key, headers, message.routing_key, message.id
+
+    expected = [facts(message) for message in published(shell, "a")]
+    assert [facts(message) for message in published(shell, "b")] == expected
+    assert [facts(message) for message in published(shell, "c")] == expected * 2
+    until, again = (published(shell, name)[2].expires_at for name in "ab")
+    assert until is not None
+    assert again is not None
+    assert abs(until - again) < 1_000
+
+
+def test_a_message_whose_life_is_over_stays_so(shell: Shell, queue: str) -> None:
+    shell.ok("publish", queue, "--json", stdin=lines({"value": "x", "expires_at": 1}))
+    assert shell.ok("consume", queue, "-g", "g", "--wait", "0") == ""
+    assert values(shell) == [b"x"]
+
+
+def test_the_lines_of_a_bare_log(shell: Shell, queue: str, log: Path) -> None:
+    written = shell.ok("read", log, "--json", "--limit", "3")
+    shell.ok("publish", queue, "--json", stdin=written)
+    assert values(shell) == [b"value 0", b"\xff\x00", None]
+
+
+def test_dead_letters_are_published_without_what_became_of_them(shell: Shell, queue: str) -> None:
+    with tailrace.open(shell.store) as store:
+        work = store.queue("work")
+        work.publish(b"x", headers={"a": "b"})
+        work.consumer("g").receive()[0].reject("no")
+    shell.ok("publish", queue, "--json", stdin=shell.ok("dead", "work", "--json"))
+    [message] = published(shell)
+    assert list(message.headers.items()) == [("a", b"b")]
+
+
+def test_json_from_a_file(shell: Shell, queue: str) -> None:
+    (shell.folder / "lines").write_text(lines({"value": "1"}, {"value": "2"}))
+    shell.ok("publish", queue, "--json", "--file", "lines")
+    assert values(shell) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "it is not JSON"),
+        ("[1]", "it is no JSON object"),
+        ('{"key": "k"}', 'it has no "value"'),
+        ('{"value": 1}', "'value' is text or null, not 1"),
+        ('{"value": "x", "vaule": 1}', "'vaule' is not known"),
+        ('{"value": "x", "value_base64": ""}', "it has both 'value' and 'value_base64'"),
+        ('{"value_base64": "%"}', "'value_base64' is not base64"),
+        ('{"value_base64": 1}', "'value_base64' is not base64"),
+        ('{"value": {"base64": "%"}}', "'value' is not base64"),
+        ('{"value": "x", "headers": "a"}', "'headers' is an object"),
+        ('{"value": "x", "headers": [["a"]]}', "'headers' is an object"),
+        ('{"value": "x", "headers": {"a": null}}', "'headers' is an object"),
+        ('{"value": "x", "routing_key": 1}', "'routing_key' is text"),
+        ('{"value": "x", "ttl": true}', "'ttl' is a duration"),
+        ('{"value": "x", "ttl": "soon"}', "not a duration"),
+        ('{"value": "x", "routing_key": "a/#"}', "#"),
+        ('{"value": "x", "expires_at": "now"}', "'expires_at' is a number of milliseconds"),
+    ],
+)
+def test_a_wrong_line(line: str, message: str, shell: Shell, queue: str) -> None:
+    """What was before it is published, and said so."""
+    given = lines({"value": "1"}, {"value": "2"}) + line + "\n" + lines({"value": "3"})
+    done = shell("publish", queue, "--json", stdin=given)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    first, second = done.stderr.splitlines()
+    assert first == "published 2 messages to q, offsets 0 to 1"
+    assert second.startswith("tailrace: ")
+    assert message in second
+    assert values(shell) == [b"1", b"2"]
+
+
+def test_a_message_that_is_too_large(shell: Shell) -> None:
+    shell.ok("create", "small", "--max-message-size", "3")
+    done = shell("publish", "small", stdin="1\n22\n4444\n5\n")
+    assert done.returncode == 2
+    assert "published 2 messages to small, offsets 0 to 1" in done.stderr
+    assert "limits.max_message_size is 3" in done.stderr
+    assert values(shell, "small") == [b"1", b"22"]
+
+
+# --- mistakes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x", "--file", "data/queue/config/queues.json"], "exclude each other"),
+        (["--size", "3"], "--size goes with --count"),
+        (["-", "--count", "3"], "--count goes with VALUE or --size"),
+        (["--json", "--key", "k"], "with --json everything is in the lines"),
+        (["x", "--json"], "with --json everything is in the lines"),
+        (["--message-id", "m"], "--message-id goes with one message"),
+        (["x", "--header", "a"], "'a' is not NAME=VALUE"),
+        (["x", "--header", "_a=b"], "reserved"),
+        (["x", "--ttl", "soon"], "is not a duration"),
+        (["x", "--delay", "1s", "--deliver-at", "2030-01-01"], "exclude each other"),
+        (["x", "--deliver-at", "soon"], "is neither a time"),
+        (["--file", "nothing"], "does not exist"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str, shell: Shell, queue: str) -> None:
+    done = shell("publish", queue, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert values(shell) == []
+
+
+def test_a_wrong_routing_key(shell: Shell, queue: str) -> None:
+    assert "$ack" in shell.refused("publish", queue, "x", "--routing-key", "a/$ack")
+
+
+def test_nobody_types(shell: Shell, queue: str) -> None:
+    """On a terminal one has to say that one wants to type."""
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        command("publish", queue),
+        cwd=shell.folder,
+        env=shell.environment,
+        stdin=theirs,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 2
+    assert b"give a VALUE, or -" in done.stderr
+
+
+def test_ctrl_c_says_what_was_published(shell: Shell, queue: str) -> None:
+    with subprocess.Popen(
+        command("publish", queue),
+        cwd=shell.folder,
+        env=shell.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"1\n2\n")
+        process.stdin.flush()
+        with tailrace.open(shell.store) as store:
+            follower = store.get(queue).read(follow=True, timeout=30)
+            assert [next(follower).value for _ in range(2)] == [b"1", b"2"]
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"published 2 messages to q, offsets 0 to 1\n"
+        assert process.wait(30) == 130
+
+
+def test_progress_for_those_who_watch(shell: Shell, queue: str) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command("publish", queue, "--count", "5000", "--size", "1KiB"),
+        cwd=shell.folder,
+        env={**shell.environment, "TERM": "xterm", "COLUMNS": "80"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                data = os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+            shown += data
+        assert process.wait(30) == 0
+    os.close(ours)
+    assert b"publish" in shown
+    assert b"\xe2\x94\x81" in shown  # the bar
+
+
+# --- later ----------------------------------------------------------------------------------
+
+
+def test_a_delay(shell: Shell, queue: str) -> None:
+    said = shell.ok("publish", queue, "later", "--delay", "1h")
+    assert said.startswith("published 1 message to q, delay id ")
+    at_ms = 4_000_000_000_000
+    given = lines(
+        {"value": "1", "delay": "1h"}, {"value": "2", "deliver_at": at_ms}, {"value": "3"}
+    )
+    [report] = shell.items("publish", queue, stdin=given)
+    assert (report["count"], report["first_offset"], report["last_offset"]) == (3, 0, 0)
+    assert report["delay_id"]
+    assert values(shell) == [b"3"]
+    [found] = shell.items("stats", queue)
+    assert found["queues"][0]["delayed"] == 3
+
+
+def test_what_is_due_comes(shell: Shell, queue: str) -> None:
+    shell.ok("publish", queue, "soon", "--delay", "300ms")
+    shell.ok("publish", queue, "now", "--deliver-at", "2020-01-01T00:00Z")
+    items = shell.items("consume", queue, "-g", "g", "--wait", "3", "--max", "2")
+    assert [item["value"] for item in items] == ["now", "soon"]

@@ -1,0 +1,244 @@
+"""`tailrace create`, `queues`, `delete` and `purge`, and how a store is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tests.cli.conftest import Shell, command
+
+LOOKING = [
+    ("queues",),
+    ("stats",),
+    ("stats", "q"),
+    ("groups", "q"),
+    ("groups", "reset", "q", "g", "--to-latest"),
+    ("pending", "q", "g"),
+    ("peek", "q"),
+    ("peek", "q", "g"),
+    ("dead", "q"),
+    ("read", "q"),
+]
+CHANGING = [
+    ("publish", "q", "x"),
+    ("consume", "q", "-g", "g", "--wait", "0"),
+    ("redrive", "q"),
+    ("delete", "q", "--yes"),
+    ("purge", "q", "--yes"),
+    ("create", "q", "--update"),
+    ("groups", "delete", "q", "g", "--yes"),
+]
+
+
+@pytest.mark.parametrize("arguments", [*LOOKING, *CHANGING], ids=" ".join)
+def test_a_store_that_is_not_there(arguments: tuple[str, ...], shell: Shell) -> None:
+    said = shell.refused(*arguments)
+    assert "there is no store in data" in said or "there is no queue 'q' in data" in said
+    assert list(shell.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [*LOOKING[2:], *CHANGING], ids=" ".join)
+def test_a_queue_that_is_not_there(arguments: tuple[str, ...], shell: Shell) -> None:
+    shell.ok("create", "other")
+    before = shell.files()
+    assert "there is no queue 'q' in " in shell.refused(*arguments)
+    assert shell.files() == before
+
+
+@pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
+def test_looking_changes_nothing(arguments: tuple[str, ...], shell: Shell) -> None:
+    with tailrace.open(shell.store) as store:
+        queue = store.queue("q")
+        queue.publish_many([b"1", b"2", b"3"])
+        with queue.consumer("g") as consumer:
+            consumer.receive(2)[0].reject("no")
+        before = shell.files()
+        shell.ok(*arguments)
+        assert shell.files() == before
+    before = shell.files()
+    shell.ok(*arguments)
+    assert shell.files() == before
+
+
+@pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
+def test_looking_at_a_store_that_may_only_be_read(arguments: tuple[str, ...], shell: Shell) -> None:
+    """Nobody has used its queue yet."""
+    shell.ok("create", "q")
+    if "g" in arguments:
+        with tailrace.open(shell.store) as store:
+            store.queue("q").consumer("g").close()
+    folders = [shell.store, *(path for path in shell.store.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        shell.ok(*arguments)
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
+def test_how_a_store_is_found(shell: Shell, tmp_path: Path) -> None:
+    shell.ok("create", "a")
+    shell.ok("create", "b", "--store", "elsewhere")
+    assert [q["name"] for q in shell.items("queues")[0]["queues"]] == ["a"]
+    [found] = shell.items("queues", "--store", "elsewhere")
+    assert [q["name"] for q in found["queues"]] == ["b"]
+    done = shell("queues", "--json", TAILRACE_STORE=str(tmp_path / "elsewhere"))
+    assert [q["name"] for q in json.loads(done.stdout)["queues"]] == ["b"]
+    [found] = shell.items("queues", "--store", "elsewhere/queue")
+    assert [q["name"] for q in found["queues"]] == ["b"]
+    assert "there is no store in a" in shell.refused("queues", "--store", "a")
+
+
+def test_a_file_is_no_store(shell: Shell) -> None:
+    (shell.folder / "file").touch()
+    assert "there is no store in file" in shell.refused("queues", "--store", "file")
+    assert "file is a file" in shell.refused("create", "q", "--store", "file")
+
+
+def test_create(shell: Shell) -> None:
+    assert shell.ok("create", "orders") == "made the queue 'orders' in data\n"
+    written = shell.ok("create", "events/all", "--type", "stream", "--max-age", "7d")
+    assert written == "made the stream 'events/all' in data\n"
+    arguments = ["--visibility-timeout", "5m", "--max-retries", "3", "--message-ttl", "1h"]
+    arguments += ["--max-message-size", "1KiB", "--max-depth", "9", "--on-full", "block"]
+    arguments += ["--topic", "a/#", "--topic", "b", "--flush", "async", "--max-bytes", "1GiB"]
+    arguments += ["--max-messages", "7", "--set", "retry.initial_backoff=1s"]
+    arguments += ["--set", "dlq.enabled=false", "--set", "compact_after=50"]
+    [made] = shell.items("create", "jobs", *arguments)
+    assert made["name"] == "jobs"
+    with tailrace.open(shell.store) as store:
+        settings = store.get("jobs").settings
+        assert settings.topics == ("a/#", "b")
+        assert settings.visibility_timeout_ms == 300_000
+        assert settings.retry.max_retries == 3
+        assert settings.retry.initial_backoff_ms == 1_000
+        assert settings.limits.max_message_size == 1024
+        assert settings.limits.max_depth == 9
+        assert settings.limits.on_full == "block"
+        assert settings.limits.message_ttl_ms == 3_600_000
+        assert settings.retention.max_bytes == 1 << 30
+        assert settings.retention.max_records == 7
+        assert not settings.dlq.enabled
+        assert settings.compact_after == 50
+        assert store.get("events/all").settings.type == "stream"
+
+
+def test_create_what_is_there(shell: Shell) -> None:
+    shell.ok("create", "jobs", "--max-retries", "unlimited")
+    assert "--update changes it" in shell.refused("create", "jobs")
+    written = shell.ok("create", "jobs", "--update", "--visibility-timeout", "7s")
+    assert written == "changed the queue 'jobs' in data\n"
+    assert "cannot become" in shell.refused("create", "jobs", "--update", "--type", "stream")
+    with tailrace.open(shell.store) as store:
+        settings = store.get("jobs").settings
+        assert (settings.retry.max_retries, settings.visibility_timeout_ms) == (None, 7_000)
+        assert settings.type == "classic"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["q", "--max-retries", "many"], "retry.max_retries"),
+        (["q", "--visibility-timeout", "soon"], "visibility_timeout: 'soon' is not a duration"),
+        (["q", "--set", "colour=red"], "colour: unknown option"),
+        (["q", "--set", "retry.colour=red"], "retry.colour: unknown option"),
+        (["q", "--set", "retry"], "write it as KEY=VALUE"),
+        (["q", "--set", "a.b.c=1"], "one dot at most"),
+        (["", "--max-retries", "1"], "must not be empty"),
+        (["q", "--topic", "a/#/b"], "a/#/b"),
+    ],
+)
+def test_create_with_mistakes(arguments: list[str], message: str, shell: Shell) -> None:
+    """No store is made for a queue that is not."""
+    assert message in shell.refused("create", *arguments)
+    assert list(shell.folder.iterdir()) == []
+
+
+def test_queues(shell: Shell) -> None:
+    shell.ok("create", "orders")
+    shell.ok("create", "events", "--type", "stream", "--flush", "async")
+    assert shell.ok("queues").splitlines() == [
+        "queue   type     flush  lease  retries  topics",
+        "events  stream   async                  $queue/events/#",
+        "orders  classic  sync   30 s   10       $queue/orders/#",
+    ]
+    [found] = shell.items("queues")
+    assert found["type"] == "queues"
+    events, orders = found["queues"]
+    assert (events["kind"], events["flush"]) == ("stream", "async")
+    assert orders["retry"]["max_retries"] == 10
+
+
+def test_no_queues(shell: Shell) -> None:
+    with tailrace.open(shell.store):
+        pass
+    shell.ok("create", "q")
+    shell.ok("delete", "q", "--yes")
+    assert shell.ok("queues") == "data/queue: no queues\n"
+    assert shell.ok("stats") == "data/queue: no queues\n"
+
+
+# --- what cannot be undone ------------------------------------------------------------------
+
+
+def fill(shell: Shell) -> None:
+    with tailrace.open(shell.store) as store:
+        queue = store.queue("q")
+        queue.publish_many([b"1", b"2"])
+        queue.consumer("g").close()
+
+
+def test_delete_and_purge_need_a_word(shell: Shell) -> None:
+    fill(shell)
+    before = shell.files()
+    what = "the queue 'q' with 2 messages and 1 group"
+    said = f"Delete {what}? Nobody can be asked: say so with --yes"
+    assert shell.refused("delete", "q") == said
+    assert "say so with --yes" in shell.refused("purge", "q")
+    assert "say so with --yes" in shell.refused("groups", "delete", "q", "g")
+    assert shell.files() == before
+
+
+def test_purge(shell: Shell) -> None:
+    fill(shell)
+    assert shell.ok("purge", "q", "--yes") == "q: deleted 2 messages\n"
+    assert shell.ok("read", "q") == ""
+    assert shell.items("purge", "q", "-y") == [{"type": "purged", "queue": "q", "messages": 0}]
+
+
+def test_delete(shell: Shell) -> None:
+    fill(shell)
+    assert shell.ok("groups", "delete", "q", "g", "-y") == "deleted the group 'g' of q\n"
+    assert "has no group 'g'; it has none" in shell.refused("groups", "delete", "q", "g", "-y")
+    assert shell.items("delete", "q", "--yes") == [{"type": "deleted", "queue": "q"}]
+    assert "there is no queue 'q'" in shell.refused("delete", "q", "--yes")
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 1), (b"\x04", 1)])
+def test_a_person_is_asked(answer: bytes, code: int, shell: Shell) -> None:
+    fill(shell)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command("delete", "q"),
+        cwd=shell.folder,
+        env=shell.environment,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        os.write(ours, answer)
+        _, errors = process.communicate(timeout=60)
+    os.close(theirs)
+    os.close(ours)
+    assert process.returncode == code
+    assert b"Delete the queue 'q' with 2 messages and 1 group? [y/N]" in errors
+    assert (b"nothing was changed" in errors) == bool(code)
+    with tailrace.open(shell.store) as store:
+        assert len(store.queues()) == bool(code)

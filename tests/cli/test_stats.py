@@ -1,0 +1,146 @@
+"""`tailrace stats`, for people and for programs, once and again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tests.cli.conftest import Shell, command
+
+
+@pytest.fixture
+def filled(shell: Shell) -> Shell:
+    with tailrace.open(shell.store) as store:
+        orders = store.queue("orders", segment_bytes=4096, compression="none")
+        for _ in range(5):
+            orders.publish_many([b"x" * 1000] * 4)
+        with orders.consumer("w") as consumer:
+            consumer.ack(consumer.receive(3))
+            consumer.receive(1)[0].reject("no")
+        orders.consumer("idle").close()
+        store.stream("events").publish_many([b"1", b"2"])
+    return shell
+
+
+def test_for_people(filled: Shell) -> None:
+    dead, events, idle, work, remark = filled.ok("stats").splitlines()[1:]
+    assert dead.split()[:2] == ["$dlq/orders", "1"]
+    assert events.split()[:2] == ["events", "2"]
+    assert idle.split()[:6] == ["orders", "idle", "20", "0", "0", "20"]
+    assert idle.split()[-3:-2] == ["1"]  # one dead letter
+    assert work.split()[:5] == ["w", "16", "0", "0", "16"]
+    assert remark.startswith("orders: the group 'idle' keeps ")
+    assert remark.endswith(" KiB from being deleted")
+
+
+def test_for_programs(filled: Shell) -> None:
+    [found] = filled.items("stats", "orders")
+    assert found["type"] == "stats"
+    [orders] = found["queues"]
+    assert orders["kind"] == "classic"
+    assert (orders["name"], orders["ready"], orders["dead"]) == ("orders", 36, 1)
+    assert orders["estimated"] is False
+    assert orders["pinned_by"] == "idle"
+    assert 0 < orders["pinned_bytes"] < orders["bytes"]
+    assert orders["rates"] is None
+    idle, work = orders["groups"]
+    assert (idle["id"], idle["lag"]) == ("idle", 20)
+    assert (work["id"], work["lag"], work["settled"], work["leased"]) == ("w", 16, 4, 0)
+    [everything] = filled.items("stats")
+    assert [each["name"] for each in everything["queues"]] == ["$dlq/orders", "events", "orders"]
+
+
+def test_estimates_are_marked(shell: Shell) -> None:
+    with tailrace.open(shell.store) as store:
+        queue = store.queue("q", flush="async")
+        queue.publish_many([b"x"] * 1500, routing_key="eu")
+        queue.publish_many([b"x"] * 1500, routing_key="am")
+        queue.consumer("g", filter="eu/#").close()
+        store.queue("none", flush="async").publish_many([b"x"] * 1500)
+    written = shell.ok("stats")
+    assert " ~3,000 " in written
+    assert " ~1,500 " in written
+    assert "~" in shell.ok("groups", "q")
+    [found] = shell.items("stats")
+    assert {each["estimated"] for each in found["queues"]} == {True}
+    [found] = shell.items("stats", "--exact")
+    none, queue_item = found["queues"]
+    assert (queue_item["ready"], queue_item["estimated"]) == (1500, False)
+    assert (none["ready"], none["estimated"]) == (1500, False)
+    assert "~" not in shell.ok("groups", "q", "--exact")
+
+
+def test_rates(shell: Shell) -> None:
+    shell.ok("create", "q")
+    with (
+        shell.started("stats", "--watch", "--interval", "200ms", "--json") as process,
+        tailrace.open(shell.store) as store,
+    ):
+        queue = store.queue("q")
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["queues"][0]["rates"] is None
+        queue.publish_many([b"x"] * 10)
+        with queue.consumer("g") as consumer:
+            consumer.receive(1)
+            rates: list[dict[str, float]] = []
+            while not any(rate["settled"] for rate in rates):
+                held = consumer.receive(1)
+                consumer.ack(held)
+                rates.append(json.loads(process.stdout.readline())["queues"][0]["rates"])
+        assert any(rate["published"] > 0 for rate in rates)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    [found] = shell.items("stats", "--rates", "--interval", "10ms")
+    assert found["queues"][0]["rates"] == {"published": 0.0, "settled": 0.0}
+    titles = shell.ok("stats", "--rates", "--interval", "10ms").splitlines()[0]
+    assert titles.endswith("published/s  settled/s")
+
+
+def test_watching(filled: Shell) -> None:
+    written = filled.ok("stats", "events", "--watch", "--times", "3", "--interval", "10ms")
+    assert written.count("events") == 3
+    assert "\x1b" not in written
+    assert "--times goes with --watch" in filled("stats", "--times", "3").stderr
+
+
+def test_watching_on_a_terminal(filled: Shell, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command("stats", "--watch", "--times", "2", "--interval", "10ms"),
+        cwd=filled.folder,
+        env={**filled.environment, "TERM": "xterm", "COLUMNS": "80"},
+        stdout=theirs,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                data = os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+            shown += data
+        assert process.wait(30) == 0
+    os.close(ours)
+    assert shown.count(b"\x1b[2J") == 2
+    lines = shown.decode().replace("\x1b[H\x1b[2J", "").splitlines()
+    plain = [line for line in lines if "\x1b" not in line]
+    assert plain
+    assert max(map(len, plain)) <= 80
+
+
+def test_a_queue_that_goes_while_it_is_watched(filled: Shell) -> None:
+    with filled.started("stats", "events", "--watch", "--interval", "50ms", "--json") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        with tailrace.open(filled.store) as store:
+            store.delete("events")
+        assert process.wait(30) == 2
+        assert "there is no queue 'events'" in process.stderr.read()

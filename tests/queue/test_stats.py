@@ -1,0 +1,240 @@
+"""Figures of queues: right, cheap, and taken without anybody noticing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace.queue.stats import CHEAP
+from tests.queue.clocks import Machine
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def test_every_message_is_in_one_place(path: Path) -> None:
+    with tailrace.open(path) as store:
+        queue = store.queue("q", retry={"max_retries": 0})
+        queue.publish_many([b"%d" % n for n in range(20)])
+        with queue.consumer("g") as consumer:
+            acked, nacked, dead, freed, *_held = consumer.receive(8)
+            acked.ack()
+            dead.reject("no")
+            freed.release()
+            assert queue.stats().groups[0].leased == 5
+            del nacked
+            found = queue.stats()
+    [group] = found.groups
+    assert (found.name, found.type, found.messages) == ("q", "classic", 20)
+    assert (group.ready, group.leased, group.waiting, group.dying) == (13, 5, 0, 0)
+    assert (group.cursor, group.committed, group.lag, group.settled) == (8, 1, 19, 2)
+    assert (found.ready, found.leased, found.dead, found.estimated) == (13, 5, 1, False)
+    assert group.members == 1
+
+
+def test_time() -> None:
+    with Machine() as machine:
+        store = machine.open()
+        queue = store.queue("q", visibility_timeout="10s")
+        queue.publish(b"old", timestamp=machine.clock.wall_ms())
+        queue.publish(b"nack", timestamp=machine.clock.wall_ms())
+        consumer = queue.consumer("g")
+        consumer.receive(2)[1].nack(delay=100)
+        machine.clock.advance(5)
+        [group] = queue.stats().groups
+        assert (group.ready, group.leased, group.waiting) == (0, 1, 1)
+        assert group.oldest_age_ms == 5_000
+        machine.clock.advance(6)  # the lease is over
+        [group] = queue.stats().groups
+        assert (group.ready, group.leased, group.waiting) == (1, 0, 1)
+        machine.clock.advance(100)
+        [group] = queue.stats().groups
+        assert (group.ready, group.leased, group.waiting) == (2, 0, 0)
+
+
+def test_expired_messages_and_filters_are_not_ready() -> None:
+    with Machine() as machine:
+        store = machine.open()
+        queue = store.queue("q")
+        for number in range(9):
+            queue.publish(
+                b"x", routing_key="eu" if number % 2 else "am", ttl=60 if number < 4 else 0
+            )
+        for group in ("all", "eu@eu"):
+            queue.group(group)
+        assert [group.ready for group in queue.stats().groups] == [9, 4]
+        machine.clock.advance(61)
+        assert [group.ready for group in queue.stats().groups] == [5, 2]
+        assert queue.stats().ready == 7
+
+
+def test_estimates(path: Path) -> None:
+    with tailrace.open(path, flush="async") as store:
+        queue = store.queue("q")
+        queue.publish_many([b"x"] * CHEAP, routing_key="am")
+        queue.publish_many([b"x"] * 10, routing_key="eu")
+        queue.group("far", "eu")
+        queue.group("near", "eu").reset(CHEAP)
+        far, near = queue.stats().groups
+        assert (far.ready, far.estimated) == (CHEAP + 10, True)
+        assert (near.ready, near.estimated) == (10, False)
+        assert queue.stats().estimated
+        far, near = queue.stats(exact=True).groups
+        assert (far.ready, near.ready, far.estimated, near.estimated) == (10, 10, False, False)
+        none = store.queue("none")
+        none.publish_many([b"x"] * (CHEAP + 1), ttl="1h")
+        assert (none.stats().ready, none.stats().ready_estimated) == (CHEAP + 1, True)
+        assert not none.stats(exact=True).ready_estimated
+
+
+def test_dead_letters_beyond_what_is_cheap(path: Path) -> None:
+    with tailrace.open(path, flush="none") as store:
+        queue = store.queue("q")
+        queue.publish_many([b"x"] * (CHEAP + 5))
+        with queue.consumer("g") as consumer:
+            consumer.reject(consumer.receive(CHEAP + 5), "no")
+        assert (queue.stats().dead, queue.stats().dead_estimated) == (CHEAP + 5, True)
+        found = queue.stats(exact=True)
+        assert (found.dead, found.dead_estimated) == (CHEAP + 5, False)
+        store.redrive("q", limit=10)
+        found = queue.stats()
+        assert (found.dead, found.dead_estimated) == (CHEAP - 5, False)
+
+
+def test_streams(path: Path) -> None:
+    with tailrace.open(path) as store:
+        stream = store.stream("s")
+        stream.publish_many([b"%d" % n for n in range(10)])
+        with stream.consumer("g", auto_commit=False) as consumer:
+            consumer.receive(3)
+            consumer.commit()
+            consumer.receive(2)
+            [group] = stream.stats().groups
+            assert (group.committed, group.ready, group.leased, group.lag) == (3, 5, 2, 7)
+        [group] = stream.stats().groups
+        assert (group.ready, group.leased, group.settled) == (7, 0, 3)
+        assert stream.stats().pinned_by is None
+
+
+def test_who_pins_the_log(path: Path) -> None:
+    with tailrace.open(path, segment_bytes=4096, compression="none") as store:
+        queue = store.queue("q")
+        for _ in range(10):
+            queue.publish_many([os.urandom(1000) for _ in range(4)])
+        assert (queue.stats().pinned_by, queue.stats().pinned_bytes) == (None, 0)
+        for group in ("slow", "fast"):
+            with queue.consumer(group) as consumer:
+                consumer.ack(consumer.receive(40 if group == "fast" else 4))
+        found = queue.stats()
+        assert found.pinned_by == "slow"
+        assert 25_000 < found.pinned_bytes < found.bytes
+        assert found.segments == 10
+        with queue.consumer("slow") as consumer:
+            consumer.ack(consumer.receive(100))
+        assert (queue.stats().pinned_by, queue.stats().pinned_bytes) == (None, 0)
+
+
+def test_rates() -> None:
+    with Machine() as machine:
+        store = machine.open()
+        queue = store.queue("q")
+        before = queue.stats()
+        queue.publish_many([b"x"] * 40)
+        with queue.consumer("g") as consumer:
+            consumer.ack(consumer.receive(10))
+            between = queue.stats()
+            machine.clock.advance(4)
+            assert queue.stats().since(before) == (10.0, 0.0)  # the group was not there then
+            consumer.ack(consumer.receive(8))
+            assert queue.stats().since(between) == (0.0, 2.0)
+
+
+def test_of_a_store(path: Path) -> None:
+    with tailrace.open(path) as store:
+        assert store.stats() == {}
+        store.queue("b").publish(b"x")
+        store.stream("a")
+        found = store.stats()
+        assert list(found) == ["a", "b"]
+        assert found["a"].bytes == 0
+        assert found["b"].ready == 1
+        assert found["b"].oldest_age_ms is None
+    with pytest.raises(tailrace.Closed):
+        store.stats()
+
+
+def test_a_deleted_queue(path: Path) -> None:
+    with tailrace.open(path) as store:
+        queue = store.queue("q")
+        queue.publish(b"x")
+        store.delete("q")
+        with pytest.raises(tailrace.Closed):
+            queue.stats()
+        assert store.stats() == {}
+
+
+def test_nobody_notices(path: Path) -> None:
+    """No file is written, no group is made or joined, and nothing stays open."""
+    with tailrace.open(path) as store:
+        queue = store.queue("q")
+        queue.publish_many([b"1", b"2"])
+        consumer = queue.consumer("g")
+        consumer.receive(1)[0].reject("no")
+
+        def tree() -> dict[str, tuple[int, int]]:
+            found = {str(each): each.stat() for each in path.rglob("*")}
+            return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found.items()}
+
+        before, handles = tree(), len(os.listdir("/proc/self/fd"))
+        for exact in (False, True):
+            store.stats(exact=exact)
+        assert tree() == before
+        assert len(os.listdir("/proc/self/fd")) == handles
+        assert [member.alive for member in queue.group("g").members()] == [True]
+
+
+def test_many_queues(path: Path) -> None:
+    """What was looked at is closed before the next."""
+    with tailrace.open(path, flush="none") as store:
+        for number in range(100):
+            queue = store.queue(f"q{number}")
+            queue.publish(b"x")
+            queue.group("g")
+            queue.close()
+        handles = len(os.listdir("/proc/self/fd"))
+        found = store.stats()
+        assert len(found) == 100
+        assert {each.ready for each in found.values()} == {1}
+        assert len(os.listdir("/proc/self/fd")) == handles
+
+
+def test_after_a_power_cut() -> None:
+    """Leases ended with the machine, and it shows."""
+    with Machine() as machine:
+        store = machine.open()
+        queue = store.queue("q")
+        queue.publish_many([b"1", b"2", b"3"])
+        queue.consumer("g").receive(2)
+        assert queue.stats().leased == 2
+        machine.power_cut(1)
+        again = machine.open()
+        [group] = again.stats()["q"].groups
+        assert (group.ready, group.leased, group.members) == (3, 0, 0)
+
+
+def test_for_tasks(path: Path) -> None:
+    async def work() -> None:
+        async with tailrace.aio.open(path) as store:
+            queue = await store.queue("q")
+            await queue.publish(b"x")
+            found = await queue.stats(exact=True)
+            assert (found.ready, found.estimated) == (1, False)
+            assert (await store.stats())["q"].ready == 1
+
+    asyncio.run(work())
