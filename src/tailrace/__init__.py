@@ -33,23 +33,30 @@ from tailrace.log.retention import VacuumReport
 
 if _typing.TYPE_CHECKING:
     from tailrace import aio
+    from tailrace.config.model import Config
+    from tailrace.config.opening import open_store as open  # noqa: A004  its name is the point
+    from tailrace.queue.backup import BackupReport
+    from tailrace.queue.backup_restore import RestoreReport, restore_backup, verify_backup
     from tailrace.queue.classic import Pending
     from tailrace.queue.consumer import Consumer, StreamConsumer
     from tailrace.queue.group import Member
     from tailrace.queue.message import Message
     from tailrace.queue.queue import GroupInfo, Queue, Stream
+    from tailrace.queue.stats import GroupStats, QueueStats
     from tailrace.queue.store import Outgoing, Published, Store
-    from tailrace.queue.store import open_store as open  # noqa: A004  its name is the point
 
 __all__ = [
+    "BackupReport",
     "Batch",
     "Closed",
+    "Config",
     "ConfigError",
     "Consumer",
     "Corrupt",
     "Follower",
     "Full",
     "GroupInfo",
+    "GroupStats",
     "Headers",
     "InvalidName",
     "LeaseLost",
@@ -66,9 +73,11 @@ __all__ = [
     "ProtocolError",
     "Published",
     "Queue",
+    "QueueStats",
     "Receipt",
     "Record",
     "RemoteProtocolError",
+    "RestoreReport",
     "Store",
     "Stream",
     "StreamConsumer",
@@ -77,24 +86,33 @@ __all__ = [
     "__version__",
     "aio",
     "open",
+    "restore_backup",
+    "verify_backup",
 ]
 
 
 # Imported when they are needed: a program that has a bare log need not wait for the queues, nor
 # one without tasks for asyncio.
 _LATER = {
+    "BackupReport": "queue.backup",
+    "Config": "config.model",
     "Consumer": "queue.consumer",
     "GroupInfo": "queue.queue",
+    "GroupStats": "queue.stats",
     "Member": "queue.group",
     "Message": "queue.message",
     "Outgoing": "queue.store",
     "Pending": "queue.classic",
     "Published": "queue.store",
     "Queue": "queue.queue",
+    "QueueStats": "queue.stats",
+    "RestoreReport": "queue.backup_restore",
     "Store": "queue.store",
     "Stream": "queue.queue",
     "StreamConsumer": "queue.consumer",
-    "open": "queue.store",
+    "open": "config.opening",
+    "restore_backup": "queue.backup_restore",
+    "verify_backup": "queue.backup_restore",
 }
 
 

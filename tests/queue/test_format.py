@@ -131,6 +131,7 @@ def test_every_operation_has_its_keys(machine: Machine) -> None:
         {"t": "rewind", "x": 0},
         {"t": "skip", "x": 0},
         {"t": "free", "r": [0, 1]},
+        {"t": "drop", "r": [0, 1], "f": 2, "x": 3, "n": 2},
     ]
     ops: list[dict[str, Any]] = [*operations(machine), *rare]
     documented = {**COMMON, **OF_QUEUES, **OF_STREAMS}

@@ -6,25 +6,30 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from tailrace.aio.consumer import Consumer, StreamConsumer
 from tailrace.aio.desk import Desk
 from tailrace.aio.message import Message
 from tailrace.aio.reading import Reading
 from tailrace.aio.receiving import Receiver
+from tailrace.aio.room import when_there_is_room
 from tailrace.aio.worker import LINGER_S, Worker, finish
 from tailrace.kernel import Record
 from tailrace.log.commit import Receipt
 from tailrace.log.follow import Tailing
 from tailrace.log.inputs import check_timeout
+from tailrace.log.retention import VacuumReport
 from tailrace.queue.classic import ClassicGroup, Pending
+from tailrace.queue.delays import Delayed, Scheduled
 from tailrace.queue.message import Message as BlockingMessage
 from tailrace.queue.queue import GroupInfo
 from tailrace.queue.queue import Queue as BlockingQueue
 from tailrace.queue.queue import Stream as BlockingStream
 from tailrace.queue.settings import QueueSettings
+from tailrace.queue.stats import QueueStats
 from tailrace.queue.stream import StreamGroup
 
 __all__ = ["LogQueue", "Queue", "Stream"]
@@ -62,6 +67,7 @@ class LogQueue(Generic[Q]):
 
     # --- publish ----------------------------------------------------------------------------
 
+    @overload
     async def publish(
         self,
         value: bytes | str | None,
@@ -72,23 +78,98 @@ class LogQueue(Generic[Q]):
         message_id: str | None = None,
         ttl: float | str | None = None,
         timestamp: int | None = None,
+        delay: None = None,
+        deliver_at: None = None,
         wait: bool = True,
+        block: bool = True,
+    ) -> Receipt: ...
+
+    @overload
+    async def publish(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        routing_key: str = "",
+        headers: Any = None,
+        message_id: str | None = None,
+        ttl: float | str | None = None,
+        timestamp: int | None = None,
+        delay: float | str,
+        wait: bool = True,
+        block: bool = True,
+    ) -> Delayed: ...
+
+    @overload
+    async def publish(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        routing_key: str = "",
+        headers: Any = None,
+        message_id: str | None = None,
+        ttl: float | str | None = None,
+        timestamp: int | None = None,
+        deliver_at: int | datetime,
+        wait: bool = True,
+        block: bool = True,
+    ) -> Delayed: ...
+
+    async def publish(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        routing_key: str = "",
+        headers: Any = None,
+        message_id: str | None = None,
+        ttl: float | str | None = None,
+        timestamp: int | None = None,
+        delay: float | str | None = None,
+        deliver_at: int | datetime | None = None,
+        wait: bool = True,
+        block: bool = True,
     ) -> Receipt:
         """Publish a message to this queue. Returns when it is as durable as the queue's flush mode
-        promises; with `wait=False` when it is in the log, and `await receipt` waits."""
-        receipt = await self._worker.do(
-            lambda: self._queue.publish(
-                value,
-                key=key,
-                routing_key=routing_key,
-                headers=headers,
-                message_id=message_id,
-                ttl=ttl,
-                timestamp=timestamp,
-                wait=False,
-            )
+        promises; with `wait=False` when it is in the log, and `await receipt` waits. With
+        `block=False` a full queue is an error, also one where publishers are to wait.
+
+        With a `delay`, or a time to `deliver_at` (milliseconds since 1970, or a datetime with a
+        time zone), the message enters the queue then; what is returned is a `Delayed`, whose
+        `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on.
+        """
+        publish = partial(
+            self._queue.publish,
+            value,
+            key=key,
+            routing_key=routing_key,
+            headers=headers,
+            message_id=message_id,
+            ttl=ttl,
+            timestamp=timestamp,
+            wait=False,
+            block=False,
         )
+        if delay is not None:
+            publish.keywords["delay"] = delay
+        if deliver_at is not None:
+            publish.keywords["deliver_at"] = deliver_at
+        receipt: Receipt = await when_there_is_room(lambda: self._worker.do(publish), block)
         return await receipt if wait else receipt
+
+    async def cancel(self, delay_id: str) -> bool:
+        """Take a delayed message back, durably. True if it will never be delivered; false if it is
+        too late, or there is no such message."""
+        return await self._ask(lambda queue: queue.cancel(delay_id))
+
+    async def delayed(self, limit: int | None = 100) -> list[Scheduled]:
+        """The messages that are to be delivered later, the next one first."""
+        return await self._ask(lambda queue: queue.delayed(limit))
+
+    async def delayed_count(self) -> int:
+        """How many messages are to be delivered later."""
+        return await self._ask(lambda queue: queue.delayed_count())
 
     async def publish_many(
         self,
@@ -97,13 +178,21 @@ class LogQueue(Generic[Q]):
         routing_key: str = "",
         ttl: float | str | None = None,
         wait: bool = True,
+        block: bool = True,
     ) -> Receipt:
         """Publish messages in one batch (more only beyond its limits): values, or pairs of a key
-        and a value, or triples with headers."""
-        publish = partial(
-            self._queue.publish_many, values, routing_key=routing_key, ttl=ttl, wait=False
-        )
-        receipt = await self._worker.do(publish, slow=True)
+        and a value, or triples with headers. `wait` and `block` as in `publish`."""
+        queue, given = self._queue, values
+
+        def publish() -> Receipt:
+            nonlocal given
+            if queue.settings.limits.max_depth and not isinstance(given, str | bytes):
+                given = list(given)  # it may have to be tried again
+            return queue.publish_many(
+                given, routing_key=routing_key, ttl=ttl, wait=False, block=False
+            )
+
+        receipt = await when_there_is_room(lambda: self._worker.do(publish, slow=True), block)
         return await receipt if wait else receipt
 
     # --- read -------------------------------------------------------------------------------
@@ -148,6 +237,17 @@ class LogQueue(Generic[Q]):
     async def length(self) -> int:
         """How many offsets the queue holds, settled or not: what `len` tells where it may wait."""
         return await self._ask(len)
+
+    async def vacuum(self) -> VacuumReport:
+        """Delete the segments that may go. A classic queue with groups lets go of what all of them
+        have settled, and keeps of that what `retention` says; any other what `retention` lets
+        go."""
+        return await self._ask(lambda queue: queue.vacuum())
+
+    async def stats(self, *, exact: bool = False) -> QueueStats:
+        """Figures of the queue and its groups. Nobody is disturbed. What would take long to count
+        is estimated, and says so, unless it is to be `exact`."""
+        return await self._ask(lambda queue: queue.stats(exact=exact))
 
     # --- groups -----------------------------------------------------------------------------
 

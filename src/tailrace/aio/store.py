@@ -6,22 +6,31 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from tailrace.aio.consumer import Consumer, StreamConsumer
 from tailrace.aio.message import Message
 from tailrace.aio.queue import Queue, Stream
+from tailrace.aio.room import when_there_is_room
 from tailrace.aio.worker import Worker, finish
+from tailrace.config.opening import open_store as open_configured
 from tailrace.errors import Closed
 from tailrace.log.fs import FileSystem
+from tailrace.log.retention import VacuumReport
 from tailrace.queue.clock import Clock
 from tailrace.queue.consumer import Consumer as BlockingConsumer
 from tailrace.queue.queue import Queue as BlockingQueue
 from tailrace.queue.queue import Stream as BlockingStream
+from tailrace.queue.stats import QueueStats
 from tailrace.queue.store import Published
 from tailrace.queue.store import Store as BlockingStore
+
+if TYPE_CHECKING:
+    from tailrace.config.model import Config
+    from tailrace.queue.backup import BackupReport
 
 __all__ = ["Store", "open_store"]
 
@@ -30,16 +39,25 @@ T = TypeVar("T")
 _FEW = 16
 
 
-def open_store(path: str | os.PathLike[str], **options: Any) -> Store:
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    config: str | os.PathLike[str] | Config | None = None,
+    **options: Any,
+) -> Store:
     """Open the store in a directory, which is made if it does not exist: `tailrace.aio.open`.
 
         async with tailrace.aio.open("data") as store: ...
         store = await tailrace.aio.open("data")
 
     `flush` and other options of queues are defaults for those that are created here. Takes what
-    `Store` takes.
+    `Store` takes. `config` is a configuration, or its file, as for `tailrace.open`: it is read, and
+    its queues are made, when the store is opened.
     """
-    return Store(path, **options)
+    store = Store(path, **options)
+    if config is not None:
+        store._make = partial(open_configured, store.path, config=config, **options)
+    return store
 
 
 class Store:
@@ -64,10 +82,11 @@ class Store:
         upkeep: bool = True,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
+        disk: Any = None,
         **defaults: Any,
     ) -> None:
         self.path = os.fspath(path)
-        self._make = partial(
+        self._make: Callable[[], BlockingStore] = partial(
             BlockingStore,
             self.path,
             flush=flush,
@@ -75,6 +94,7 @@ class Store:
             upkeep=upkeep,
             fs=fs,
             clock=clock,
+            disk=disk,
             **defaults,
         )
         self._store: BlockingStore | None = None
@@ -205,6 +225,37 @@ class Store:
         """Change settings of a queue, for everybody."""
         await self._do(lambda store: store.configure(name, **options))
 
+    async def stats(self, *, exact: bool = False) -> dict[str, QueueStats]:
+        """Figures of each queue, by name. Nobody is disturbed, and nothing is left open. What would
+        take long to count is estimated, and says so, unless it is to be `exact`."""
+        return await asyncio.to_thread(partial(self._opened().stats, exact=exact))
+
+    async def backup(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        since: str | os.PathLike[str] | None = None,
+        link: bool = False,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> BackupReport:
+        """Copy the whole store, while it is used by whomever, to a new folder, for
+        `tailrace.restore_backup`. It is there as a whole, or not at all. If it is cancelled it is
+        broken off, in a moment. `progress` is called in a thread."""
+        store, is_cancelled = self._opened(), threading.Event()
+
+        def tell(done: int, total: int) -> None:
+            if is_cancelled.is_set():
+                raise asyncio.CancelledError
+            if progress is not None:
+                progress(done, total)
+
+        work = partial(store.backup, path, since=since, link=link, progress=tell)
+        try:
+            return await asyncio.to_thread(work)
+        except asyncio.CancelledError:
+            is_cancelled.set()
+            raise
+
     async def delete(self, name: str) -> None:
         """Delete a queue with all that is in it, for everybody: whoever uses it gets `Closed`, and
         who waits comes to an end."""
@@ -242,6 +293,10 @@ class Store:
                 if name in current and current[name].incarnation == queue.incarnation
             }
 
+    async def vacuum(self) -> dict[str, VacuumReport]:
+        """Delete what may go, now; what that was, by queue."""
+        return await self._worker.do(self._opened().vacuum, slow=True)
+
     # --- publish ----------------------------------------------------------------------------
 
     async def publish(
@@ -253,26 +308,38 @@ class Store:
         headers: Any = None,
         message_id: str | None = None,
         ttl: float | str | None = None,
+        delay: float | str | None = None,
+        deliver_at: int | datetime | None = None,
         wait: bool = True,
+        block: bool = True,
     ) -> Published:
         """Publish to every queue that is bound to the topic. Each append is atomic, all together
-        are not. If there is no such queue an ephemeral one is made."""
-        store = self._opened()
-        published = await self._worker.do(
-            lambda: store.publish(
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                message_id=message_id,
-                ttl=ttl,
-                wait=False,
-            )
+        are not. If there is no such queue an ephemeral one is made. With a `delay`, or a time to
+        `deliver_at`, it waits for each queue, and has a delay id in each. The other parameters are
+        as in `Queue.publish`."""
+        publish = partial(
+            self._opened().publish,
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            message_id=message_id,
+            ttl=ttl,
+            delay=delay,
+            deliver_at=deliver_at,
+            wait=False,
+            block=False,
         )
+        published = await when_there_is_room(lambda: self._worker.do(publish), block)
         if wait:
             for receipt in published.values():
                 await receipt
         return published
+
+    async def deliver_due(self) -> int:
+        """Deliver the delayed messages that are due; how many that were. With `upkeep` this happens
+        by itself, when the time comes."""
+        return await self._worker.do(self._opened().deliver_due, slow=True)
 
     # --- consume ----------------------------------------------------------------------------
 

@@ -142,6 +142,11 @@ class Tailing:
     def close(self) -> None:
         self.closed = True
         self.watch.close()
+        self._read = _read_nothing  # it is not to hold the log, which may be closed then
+
+
+def _read_nothing(_view: View, _first: int, _last: int) -> Iterator[Record]:
+    return iter(())
 
 
 class _Watched(NamedTuple):

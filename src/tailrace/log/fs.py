@@ -35,6 +35,7 @@ __all__ = [
     "FileLock",
     "FileSystem",
     "OsFileSystem",
+    "Space",
     "is_zeros",
     "pieces",
     "read_exactly",
@@ -103,6 +104,13 @@ class FileLock(Protocol):
     def close(self) -> None: ...
 
 
+class Space(NamedTuple):
+    """Of a disk, in bytes."""
+
+    total: int
+    free: int
+
+
 class FileSystem(Protocol):
     """Directories and names. Paths are plain strings."""
 
@@ -134,6 +142,9 @@ class FileSystem(Protocol):
     def map(self, path: str, size: int, *, write: bool) -> memoryview | None:
         """The memory that those who map this file share, of which they use the first 512 bytes.
         For writing, the file is made that long if it is not; for reading, `None` if it is not."""
+
+    def space(self, path: str) -> Space:
+        """How large the disk is that a directory is on, and how much of it is free for us."""
 
     def boot_id(self) -> bytes:
         """16 bytes that change when the machine (and with it the page cache) starts anew."""
@@ -228,6 +239,12 @@ class OsFileSystem:
         for directory in _missing(path):
             os.makedirs(directory, exist_ok=True)
             self.sync_dir(os.path.dirname(directory) or ".")
+
+    def space(self, path: str) -> Space:
+        found = os.statvfs(path)
+        # As df counts: what only root may use belongs to nobody.
+        used = found.f_blocks - found.f_bfree
+        return Space((used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def sync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

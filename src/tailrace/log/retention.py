@@ -31,8 +31,10 @@ def count_expired(
     start_offset: int,
     retention: Retention,
     now_ms: int,
+    below: int | None = None,
 ) -> int:
-    """How many segments from the front may go. All of them means: the active one too."""
+    """How many segments from the front may go, of those that are all below an offset if there is
+    one. All of them means: the active one too."""
     if not extents:
         return 0
     bounds = [extent.base for extent in extents[1:]] + [end_offset]
@@ -53,7 +55,7 @@ def count_expired(
                 and now_ms - catalog.max_timestamp(extent) > retention.max_age_ms
             )
         )
-        if not expired:
+        if not expired or (below is not None and bounds[i] > max(below, start_offset)):
             return i
     return len(extents)
 

@@ -52,6 +52,12 @@ class Upkeep:
         self._wake.set()
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._lock.close()
+
+    def _work(self) -> None:
         while True:
             self._wake.wait(max(min(self._due.values()) - time.monotonic(), 0))
             self._wake.clear()
@@ -86,8 +92,11 @@ class Upkeep:
             logger.exception("%s of %s failed", chore.name, self._folder)
 
     def stop(self) -> None:
-        self._stopped = True
-        self._wake.set()
+        self.end()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-            self._lock.close()
+
+    def end(self) -> None:
+        """Stop soon. Waits for nobody: the garbage collector may call it."""
+        self._stopped = True
+        self._wake.set()

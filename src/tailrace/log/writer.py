@@ -17,7 +17,7 @@ from tailrace.log.board import ATTENTION, POISONED, Board, Note
 from tailrace.log.commit import Committer, Written
 from tailrace.log.fs import FileSystem
 from tailrace.log.members import Members
-from tailrace.log.options import FlushMode, LogOptions
+from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.log.producer_table import ProducerTable
 from tailrace.log.producers import Appended
 from tailrace.log.reader import Reader, View
@@ -568,8 +568,8 @@ class Writer:
             ) from error
         self._start_offset = offset
 
-    def vacuum(self) -> VacuumReport:
-        """Delete the segments that retention lets go."""
+    def vacuum(self, given: Retention | None = None, below: int | None = None) -> VacuumReport:
+        """Delete the segments that retention lets go, ours if none is given, below an offset."""
         with self._my_turn():
             extents = tuple(extent for extent in self.tail.extents()[0] if extent.size)
             expired = count_expired(
@@ -577,8 +577,9 @@ class Writer:
                 extents,
                 self.tail.end_offset,
                 self._start_offset,
-                self._options.retention,
+                self._options.retention if given is None else given,
                 time.time_ns() // 1_000_000,
+                below,
             )
             if expired:
                 if self.flush_mode is not FlushMode.NONE:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from tailrace.errors import ConfigError, LeaseLost, TailraceError
+from tailrace.kernel import Record
 from tailrace.log.log import Log
 from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
@@ -162,7 +163,10 @@ class ClassicGroup(Group[Ledger]):
         """With the turn: claim pending messages that are ready again, as far as they exist, and
         have not expired meanwhile."""
         ledger, takes = self.state, self._selection.takes
-        records = [record for record in self._feed.read_at(again) if takes(record)]
+        found = self._feed.read_at(again)
+        records = [record for record in found if takes(record)]
+        if len(records) < len(found):
+            self._bury_lapsed([record for record in found if record not in records])
         offsets: list[int] = [record.offset for record in records]  # type: ignore[misc]
         ops = self._ops_of_spent(spent, until_ms)
         if len(offsets) < len(again):
@@ -194,6 +198,7 @@ class ClassicGroup(Group[Ledger]):
         if self._feed.lost or ledger.by_key or not all(map(takes, records)):
             scan = self._scanner.scan(ledger, records, behind, limit)
             records, behind = scan.records, scan.cursor
+            self._bury_lapsed(scan.lapsed)
         if behind > cursor:
             count = int(handed)
             op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": count}
@@ -270,7 +275,7 @@ class ClassicGroup(Group[Ledger]):
             why = "its lease has ended, and somebody else has settled it"
         if first.settled is not None:
             why = f"it was {first.settled} before"
-        elif first.offset < self._log.start_offset:
+        elif not self.closed and first.offset < self._log.start_offset:
             why = "it was deleted from the queue"
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         raise LeaseLost(
@@ -392,6 +397,17 @@ class ClassicGroup(Group[Ledger]):
         finally:
             if done:
                 self._settle_dead([message.offset for message in done])
+
+    def _bury_lapsed(self, records: list[Record]) -> None:
+        """With the turn, before the group passes messages that have expired: dead letters of them,
+        if they are wanted. However often that is begun, each is written once."""
+        dlq = self._office.settings.dlq
+        if records and dlq.enabled and dlq.expired:
+            for record in records:
+                lease = self.state.pending.get(record.offset)  # type: ignore[arg-type]
+                count = 0 if lease is None else lease.count
+                message = Message(self.queue, record, None, delivery_count=count)
+                self._office.bury(message, self.id, self._account, "expired")
 
     def _give_back(self, messages: list[Message], reason: str) -> None:
         with self._turn:
@@ -518,10 +534,38 @@ class ClassicGroup(Group[Ledger]):
             if ops:
                 self.commit(*ops)
 
+    def count_unsettled(self, end: int) -> int:
+        """How many messages are not settled, of a log that ends there."""
+        with self._turn:
+            return len(self.state.pending) + max(end - self.state.cursor, 0)
+
+    def drop_ready(self, below: int, limit: int | None = None) -> int:
+        """Settle the oldest messages below an offset that nobody has, without delivering them; how
+        many."""
+        with self._turn:
+            ledger, now_ms = self.state, self.files.clock.boot_ms()
+            ready = [
+                offset
+                for offset, lease in ledger.pending.items()
+                if offset < below and lease.state != DYING and ledger.is_due(lease, now_ms)
+            ][:limit]
+            cursor = ledger.cursor
+            upto = below if limit is None else min(cursor + limit - len(ready), below)
+            count = len(ready) + max(upto - cursor, 0)
+            if count:
+                runs = runs_of(ready) if ready else []
+                upto = max(upto, cursor)
+                self.commit({"t": "drop", "r": runs, "f": cursor, "x": upto, "n": count})
+        return count
+
     def _part_with(self, fetched: list[Any]) -> None:
         if fetched:
             with contextlib.suppress(LeaseLost):
                 self.release(fetched)
+
+    @property
+    def is_in_use(self) -> bool:
+        return bool(self._mine or self.state.held_by(f"{UNIQUE}{self._handle}."))
 
     def _give_up_leases(self) -> None:
         held = self.state.held_by(f"{UNIQUE}{self._handle}.")
@@ -532,6 +576,7 @@ class ClassicGroup(Group[Ledger]):
     def _let_go(self) -> None:
         super()._let_go()
         self._feed.close()
+        vars(self).pop("_log", None)  # nobody is to think that it is in use
 
 
 def _ack_ops(held: list[Message]) -> list[Op]:

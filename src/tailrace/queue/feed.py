@@ -129,3 +129,4 @@ class Feed:
         self._portions = None
         self._ahead.clear()
         self._tailing.close()
+        vars(self).pop("_log", None)  # nobody is to think that it is in use

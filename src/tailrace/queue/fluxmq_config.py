@@ -388,6 +388,7 @@ _KEYS: Final = (
         "auto_commit_interval_ms",
         lambda found: _number(found) or 1,
     ),
+    _Key(f"{_OURS}.expire_groups_ms", "expire_groups_ms", _number),
 )
 
 

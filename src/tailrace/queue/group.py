@@ -21,10 +21,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from tailrace.errors import Closed, OutcomeUnknown, TailraceError
+from tailrace.errors import Closed, NotWritten, OutcomeUnknown, TailraceError
 from tailrace.log.sidefiles import FOLDER, side_path
 from tailrace.queue.group_files import (
     ALIVE,
@@ -39,6 +38,7 @@ from tailrace.queue.group_files import (
 )
 from tailrace.queue.journal import Deleted, Journal, Op
 from tailrace.queue.snapshots import SHARDS, Snapshot, Snapshots
+from tailrace.queue.turns import Turn
 
 __all__ = [
     "LOOK_AFTER_S",
@@ -106,8 +106,8 @@ class Group(Generic[S]):
 
     def _open(self) -> None:
         fs, folder = self.files.fs, self.files.folder
-        self._mutex = threading.RLock()  # which knows its owner: see `_Turn`
-        self._turn = _Turn(self)
+        self._mutex = threading.RLock()  # which knows its owner: see `Turn`
+        self._turn = Turn(self)
         self._is_stale = True  # the state has to be loaded
         self._is_inherited = False
         self._compact_at = self.files.compact_after
@@ -259,7 +259,12 @@ class Group(Generic[S]):
 
     def commit(self, *ops: Op) -> None:
         """With the turn: write what we do, and do it."""
-        self._journal.write(ops)
+        try:
+            self._journal.write(ops)
+        except NotWritten as error:
+            if not self.files.make_room(error):
+                raise
+            self._journal.write(ops)
         apply = self.state.apply
         for op in ops:
             apply(op)
@@ -463,6 +468,11 @@ class Group(Generic[S]):
             with self._mutex:
                 self._let_go()
 
+    @property
+    def is_in_use(self) -> bool:
+        """Has this process consumers in the group, or anything to settle?"""
+        return bool(self._mine)
+
     def _give_up_leases(self) -> None:
         """With the turn, at the end: nobody in this process can settle anything any more."""
 
@@ -506,86 +516,10 @@ class Group(Generic[S]):
             raise Closed(f"the group {self.id!r} {state}")
 
 
-class _Turn:
-    """`with group._turn:` for as short as possible: everybody else waits."""
-
-    __slots__ = ("_group",)
-
-    def __init__(self, group: Group[Any]) -> None:
-        self._group = group
-
-    def __enter__(self) -> None:
-        group = self._group
-        if group.closed or group._is_inherited:
-            group.check_open()
-            with _reopening:
-                if group._is_inherited:
-                    group._open()
-        group.files.check()
-        if group._mutex._is_owned():  # type: ignore[attr-defined]
-            # Turns are not nested. A signal handler's exception (Ctrl-C) came where nothing could
-            # be tidied up.
-            self.recover()
-        group._mutex.acquire()
-        try:
-            if group.closed:
-                group.check_open()
-            if not group._lock.acquire_now():
-                _await(group)
-            try:
-                journal = group._journal
-                if group._is_stale or journal.has_news:
-                    group.begin()
-            except BaseException:
-                group._is_stale = True
-                group._lock.release()
-                raise
-        except BaseException:
-            group._mutex.release()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        group = self._group
-        if error is not None and not isinstance(error, TailraceError):
-            group._is_stale = True  # perhaps between writing and doing
-        try:
-            group._lock.release()
-        finally:
-            group._mutex.release()
-
-    def recover(self) -> None:
-        """Give back what this thread has of a turn that was broken off."""
-        group = self._group
-        group._is_stale = True
-        group._lock.release()
-        while group._mutex._is_owned():  # type: ignore[attr-defined]
-            group._mutex.release()
-
-
-def _await(group: Group[Any]) -> None:
-    """Somebody has the lock, for moments mostly."""
-    for _ in range(_TRIES):
-        time.sleep(0)
-        if group._lock.acquire_now():
-            return
-    group._lock.acquire()
-
-
-_TRIES = 3
 _groups: weakref.WeakSet[Group[Any]] = weakref.WeakSet()
 
 
-_reopening = threading.Lock()
-
-
 def _disown_all() -> None:
-    global _reopening
-    _reopening = threading.Lock()
     for group in list(_groups):
         group.disown()
 

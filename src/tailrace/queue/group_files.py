@@ -65,6 +65,7 @@ class GroupFiles(NamedTuple):
     compact_after: int
     foreign: Foreign | None = None
     check: Callable[[], object] = lambda: None  # raises if the queue is not there any more
+    make_room: Callable[[Exception], bool] = lambda _: False  # after an error; worth another try?
 
     def idle_ms(self) -> int:
         """For how long nothing has happened to the group, by the times of its files."""

@@ -6,6 +6,7 @@
       queues/<queue>/segments/…                       the log
       queues/<queue>/consumers/<group>/…              state.json, pel_<n>.json, ops.log
       .tailrace/                                      board, lock, members, trash
+      .tailrace/delayed/<incarnation>/                what is to be delivered to a queue later
 
 Names are escaped (`names.py`). FluxMQ does not escape: a name with a slash is a folder in a folder
 there, which is used as it is where it exists.
@@ -68,6 +69,11 @@ class Layout:
             for name in names
             if any(_exists(self._fs, os.path.join(folder, name, file)) for file in _GROUP_FILES)
         )
+
+    def delayed(self, incarnation: str = "") -> str:
+        """Where a queue's delayed messages are; or those of all."""
+        name = incarnation.replace("/", "_").replace(".", "_")
+        return os.path.join(self.side, "delayed", *([name] if name else []))
 
     def trash(self, name: str) -> str:
         return os.path.join(self.side, "trash", name)

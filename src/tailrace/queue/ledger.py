@@ -25,6 +25,8 @@ happened, not what was asked for; whether it may happen is decided before, with 
     free     `r` are free: their holder closed the queue, so it cannot settle them any more
     dying    `r` go to the dead letters, which has to be done by `u`; `e` is why
     dead     they have arrived; settled
+    drop     the queue was too full: `r`, and `n` in all below the cursor, which goes from `f` to
+             `x`, are settled without anybody having had them
     gone     `r` no longer exist; settled. `lost` others were never looked at
     rewind   the queue ends at `x`: there is nothing at or above it, pending or not
     reset    everything pending is dropped, and the cursor is `x`
@@ -125,7 +127,7 @@ class Ledger:
         self.resets = 0  # how often somebody had it all done again
         # By offset, and in that order: what is new is always above all others.
         self.pending: dict[int, Lease] = {}
-        self.delivered = self.acked = self.dead = self.gone = 0
+        self.delivered = self.acked = self.dead = self.gone = self.dropped = 0
         self.boot = ""
         self.created_ms = 0
         self.skew_ms = 0  # wall clock less boot clock, in the boot
@@ -354,6 +356,11 @@ class Ledger:
     def _gone(self, op: Op) -> None:
         self.gone += self._settle(op["r"]) + op["lost"]
 
+    def _drop(self, op: Op) -> None:
+        self._settle(op["r"])
+        self.cursor = max(self.cursor, op["x"])
+        self.dropped += op["n"]
+
     def _settle(self, runs: Runs) -> int:
         pending = self.pending
         before, pop = len(pending), pending.pop
@@ -468,7 +475,7 @@ class Ledger:
 
     # --- snapshots --------------------------------------------------------------------------
 
-    _COUNTERS = ("delivered", "acked", "dead", "gone")
+    _COUNTERS = ("delivered", "acked", "dead", "gone", "dropped")
 
     def dump(self) -> tuple[dict[str, Any], dict[int, Op]]:
         """All of it: what concerns the group, and what is pending."""
@@ -543,6 +550,7 @@ _APPLY: dict[str, Callable[[Ledger, Op], None]] = {
     "free": Ledger._free,
     "dying": Ledger._dying,
     "dead": Ledger._dead,
+    "drop": Ledger._drop,
     "gone": Ledger._gone,
     "rewind": Ledger._rewind,
     "reset": Ledger._reset,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from time import time_ns
-from typing import Any
+from typing import Any, overload
 
 from tailrace.errors import Full, InvalidName
-from tailrace.kernel import HEADER_SIZE, NONE, Record, encode_one
+from tailrace.kernel import HEADER_SIZE, NONE, Draft, Record, encode_one
 from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
 from tailrace.log.commit import Receipt
 from tailrace.log.log import Log
 from tailrace.queue.addresses import VERBS, address_of
+from tailrace.queue.delays import Delayed, Delays, Scheduled, due_ms
+from tailrace.queue.handles import QueueLog
 from tailrace.queue.message import Stamp, check_headers, new_record
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.topics import check_topic
@@ -35,7 +38,7 @@ class Publishing:
         self._root = address_of(name)
         self._stamps: dict[str, Stamp] = {}  # by routing key
         self._uncompressed = 0  # so many messages are not worth a try
-        self._log: Log | None = None  # once it is needed
+        self._log: QueueLog | None = None  # once it is needed
 
     @property
     def settings(self) -> QueueSettings:
@@ -48,6 +51,13 @@ class Publishing:
     def _wall_ms(self) -> int:
         raise NotImplementedError
 
+    def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> None:
+        """Return when there is room for so many messages; `Full` if that is not waited for."""
+        raise NotImplementedError
+
+    delays: Delays
+
+    @overload
     def publish(
         self,
         value: bytes | str | None,
@@ -58,11 +68,78 @@ class Publishing:
         message_id: str | None = None,
         ttl: float | str | None = None,
         timestamp: int | None = None,
+        delay: None = None,
+        deliver_at: None = None,
         wait: bool = True,
+        block: bool = True,
+    ) -> Receipt: ...
+
+    @overload
+    def publish(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        routing_key: str = "",
+        headers: Any = None,
+        message_id: str | None = None,
+        ttl: float | str | None = None,
+        timestamp: int | None = None,
+        delay: float | str,
+        wait: bool = True,
+        block: bool = True,
+    ) -> Delayed: ...
+
+    @overload
+    def publish(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        routing_key: str = "",
+        headers: Any = None,
+        message_id: str | None = None,
+        ttl: float | str | None = None,
+        timestamp: int | None = None,
+        deliver_at: int | datetime,
+        wait: bool = True,
+        block: bool = True,
+    ) -> Delayed: ...
+
+    def publish(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        routing_key: str = "",
+        headers: Any = None,
+        message_id: str | None = None,
+        ttl: float | str | None = None,
+        timestamp: int | None = None,
+        delay: float | str | None = None,
+        deliver_at: int | datetime | None = None,
+        wait: bool = True,
+        block: bool = True,
     ) -> Receipt:
         """Publish a message to this queue. Returns when it is as durable as the queue's flush mode
-        promises; with `wait=False` at once, and the receipt tells."""
+        promises; with `wait=False` at once, and the receipt tells. With `block=False` a full queue
+        is an error, also one where publishers are to wait.
+
+        With a `delay`, or a time to `deliver_at` (milliseconds since 1970, or a datetime with a
+        time zone), the message enters the queue then; what is returned is a `Delayed`, whose
+        `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on.
+        """
         settings = self.settings
+        if delay is not None or deliver_at is not None:
+            due = due_ms(delay, deliver_at, self._wall_ms())
+            assert due is not None
+            if timestamp is not None:
+                raise ValueError("timestamp: that of a delayed message is the time it is due")
+            later = self._publish_later(
+                settings, value, key, routing_key, headers, message_id, ttl, due
+            )
+            return later.wait() if wait else later
+        self.admit(settings, 1, block=block)
         if headers is None and message_id is None and ttl is None:
             if not settings.limits.message_ttl_ms:
                 receipt = self._publish_plain(settings, value, key, routing_key, timestamp)
@@ -93,6 +170,17 @@ class Publishing:
         """What most messages are: without headers of their own. Nothing is parsed or checked that
         is known to be right."""
         log = self._log or self.log
+        return log.append_draft(self._draft(log, settings, value, key, routing_key, timestamp))
+
+    def _draft(
+        self,
+        log: Log,
+        settings: QueueSettings,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        routing_key: str,
+        timestamp: int | None,
+    ) -> Draft:
         if type(value) is not bytes:
             value = as_bytes_or_none(value, "value")
         if value is not None and len(value) > settings.limits.max_message_size > 0:
@@ -108,7 +196,57 @@ class Publishing:
         draft = encode_one(value, b"" if key is None else key, stamp(), timestamp, now_ms, codec)
         if codec and value and draft.size > HEADER_SIZE + max(len(value), _WORTH_COMPRESSING):
             self._uncompressed = _TRY_AGAIN_AFTER  # it was tried in vain
-        return log.append_draft(draft)
+        return draft
+
+    def _publish_later(
+        self,
+        settings: QueueSettings,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        routing_key: str,
+        headers: Any,
+        message_id: str | None,
+        ttl: float | str | None,
+        due: int,
+    ) -> Delayed:
+        """To where it waits until it is due."""
+        self._check_disk()
+        expiry = self._expiry(settings, ttl)
+        if headers is None and message_id is None and expiry is None:
+            draft = self._draft(self._log or self.log, settings, value, key, routing_key, due)
+            return self.delays.schedule_draft(draft, due)
+        if headers is not None:
+            check_headers(headers)
+        record = new_record(
+            value,
+            self._topic(routing_key),
+            key=key,
+            headers=headers,
+            message_id=message_id,
+            expires_at=expiry,
+        )
+        check_size(record, settings)
+        return self.delays.schedule(record, due)
+
+    def _check_disk(self) -> None:
+        """`Full` if nothing may be written."""
+        raise NotImplementedError
+
+    def cancel(self, delay_id: str) -> bool:
+        """Take a delayed message back, durably. True if it will never be delivered; false if it is
+        too late, or there is no such message."""
+        self.settings  # noqa: B018  raises if the queue was deleted
+        return self.delays.cancel(delay_id)
+
+    def delayed(self, limit: int | None = 100) -> list[Scheduled]:
+        """The messages that are to be delivered later, the next one first."""
+        self.settings  # noqa: B018
+        return self.delays.scheduled(limit)
+
+    def delayed_count(self) -> int:
+        """How many messages are to be delivered later."""
+        self.settings  # noqa: B018
+        return self.delays.count()
 
     def _topic(self, routing_key: str) -> str:
         """The topic of a routing key, checked when it is new."""
@@ -134,11 +272,17 @@ class Publishing:
         routing_key: str = "",
         ttl: float | str | None = None,
         wait: bool = True,
+        block: bool = True,
     ) -> Receipt:
         """Publish messages in one batch (more only beyond its limits): values, or pairs of a key
-        and a value, or triples with headers."""
+        and a value, or triples with headers. `wait` and `block` as in `publish`."""
         refuse_single(values)
         settings = self.settings
+        if settings.limits.max_depth:
+            values = list(values)
+            self.admit(settings, len(values), block=block)
+        else:
+            self.admit(settings, 1, block=block)
         topic = self._topic(routing_key)
         expiry = self._expiry(settings, ttl)
         records = (_record_of(value, topic, expiry, settings) for value in values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -16,19 +17,21 @@ from tailrace.log.follow import Follower
 from tailrace.log.log import Log
 from tailrace.queue.classic import ClassicGroup, Pending
 from tailrace.queue.consumer import Consumer, StreamConsumer
+from tailrace.queue.delays import Delays
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
 from tailrace.queue.group import Member
 from tailrace.queue.group_files import GroupFiles, discard_unopened
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
-from tailrace.queue.publishing import Publishing
 from tailrace.queue.scanning import Selection
 from tailrace.queue.settings import QueueSettings
+from tailrace.queue.space import Roomy
 from tailrace.queue.stream import StreamGroup
 from tailrace.queue.topics import check_filter
 from tailrace.units import parse_duration
 
 if TYPE_CHECKING:
+    from tailrace.queue.stats import QueueStats
     from tailrace.queue.store import Store
 
 __all__ = ["GroupInfo", "Queue", "Stream"]
@@ -50,18 +53,23 @@ class GroupInfo(NamedTuple):
     members: list[Member]
 
 
-class _LogQueue(Publishing):
+class _LogQueue(Roomy):
     """What both kinds of queue share. Thread-safe. Opens its log when it is first needed."""
 
     def __init__(self, store: Store, settings: QueueSettings) -> None:
-        self._store = store
-        self.name = settings.name
         self.incarnation = settings.incarnation
         self._settings = settings
-        self._lock = threading.RLock()
         self._groups: dict[str, AnyGroup] = {}
         self._consumers: weakref.WeakSet[Consumer | StreamConsumer] = weakref.WeakSet()
-        super().__init__(self.name)
+        super().__init__(store, settings.name)
+        self.delays = Delays(
+            store.fs,
+            store.layout.delayed(self.incarnation),
+            self,
+            store.alarm,
+            store.clock.wall_ms,
+            store.open_log,
+        )
 
     # --- settings ---------------------------------------------------------------------------
 
@@ -86,6 +94,7 @@ class _LogQueue(Publishing):
             group.abandon()
         for consumer in list(self._consumers):
             consumer.close()
+        self.delays.abandon()
         if log is not None:
             log.abandon()
 
@@ -104,10 +113,44 @@ class _LogQueue(Publishing):
                     self._store.check_open()
                     self._log = self._store.open_log(settings)
                 log = self._log
+            self._store.handles.opened(self)
         return log
+
+    def rest(self) -> bool:
+        """Close the log and the groups, unless they are in use; false if so."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if any(not consumer.closed for consumer in self._consumers):
+                return False
+            for group in self._groups.values():
+                group.tidy()
+                if group.is_in_use:
+                    return False
+            while self._groups:
+                self._groups.popitem()[1].close()
+            log, self._log = self._log, None
+            # From here on nobody gets it. Whoever has got it before, to append or to read, has a
+            # reference besides ours and that of the call.
+            if log is not None and sys.getrefcount(log) > 2:
+                self._log = log
+                return False
+            if log is not None:
+                log.close()
+        finally:
+            self._lock.release()
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Has it a log open? It opens it when it is used."""
+        return self._log is not None
 
     def _wall_ms(self) -> int:
         return self._store.clock.wall_ms()
+
+    def _check_disk(self) -> None:
+        self._store.disk.check()
 
     # --- read -------------------------------------------------------------------------------
 
@@ -166,6 +209,16 @@ class _LogQueue(Publishing):
     def __bool__(self) -> bool:
         return True
 
+    def stats(self, *, exact: bool = False) -> QueueStats:
+        """Figures of the queue and its groups. Nobody is disturbed. What would take long to count
+        is estimated, and says so, unless it is to be `exact`."""
+        from tailrace.queue.looking import Look
+        from tailrace.queue.stats import queue_stats
+
+        store = self._store
+        look = Look(store.fs, store.layout, store.registry.current, store.clock)
+        return queue_stats(look, self.settings, exact=exact)
+
     # --- groups -----------------------------------------------------------------------------
 
     def _make_group(self, files: GroupFiles, pattern: str) -> AnyGroup:
@@ -181,7 +234,8 @@ class _LogQueue(Publishing):
             found = self._groups.get(group_id)
             if found is not None and not found.closed:
                 return found
-            made = self._make_group(self._files(group_id, settings, log), own)
+            files = self._files(group_id, settings, log)
+            made = self._store.reserve.in_need(lambda: self._make_group(files, own))
             self._groups[group_id] = made
             return made
 
@@ -206,6 +260,7 @@ class _LogQueue(Publishing):
             compact_after=settings.compact_after,
             foreign=foreign,
             check=lambda: self.settings,
+            make_room=store.reserve.helps,
         )
 
     def group_ids(self) -> list[str]:
@@ -218,9 +273,10 @@ class _LogQueue(Publishing):
         """How far each group is, and who is in it."""
         found = []
         for group_id in self.group_ids():
-            group = self.open_group(group_id)
-            members = group.members()
-            cursor, committed = group.progress()
+            with self._lock:
+                group = self.open_group(group_id)
+                members = group.members()
+                cursor, committed = group.progress()
             cursor, committed = (max(each, self.log.start_offset) for each in (cursor, committed))
             lag = max(_visible_end(self.log) - committed, 0)
             pending = group.state.weight if isinstance(group, ClassicGroup) else 0
@@ -279,14 +335,16 @@ class _LogQueue(Publishing):
 
     def purge(self) -> int:
         """Delete every message, for all groups; how many offsets that were. Leases on them are
-        lost."""
+        lost, and delayed messages are dropped."""
+        self.delays.clear()
         log = self.log
         first, end = log.start_offset, log.end_offset
         if log.flush_mode != "none":
             log.flush()
         log.truncate_before(end)
         for group_id in self.group_ids():
-            self.open_group(group_id).forget_below(end)
+            with self._lock:
+                self.open_group(group_id).forget_below(end)
         log.vacuum()
         return end - first
 
@@ -299,6 +357,8 @@ class _LogQueue(Publishing):
             return
         for consumer in list(self._consumers):
             consumer.close()
+        self.delays.close(self._store.layout.trash(self.incarnation))
+        self._store.handles.forget(self)
         with self._lock:
             groups, self._groups = list(self._groups.values()), {}
             log, self._log = self._log, None
@@ -310,6 +370,8 @@ class _LogQueue(Publishing):
     def disown(self) -> None:
         """In a forked child: another thread of the parent may have had the lock."""
         self._lock = threading.RLock()
+        self._depth.disown()
+        self.delays.disown()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -353,18 +415,19 @@ class Queue(_LogQueue):
             lease_ms = parse_duration(visibility_timeout, "visibility_timeout")
             if not lease_ms:
                 raise ConfigError("visibility_timeout: a millisecond is the least")
-        found = self.group(group, filter)
-        found.agree(key_order)
-        return self._attended(
-            lambda leave: Consumer(
-                found,
-                self._tail(found.files),
-                lease_ms,
-                prefetch=prefetch,
-                id=id,
-                on_close=leave,
+        with self._lock:  # it does not rest meanwhile
+            found = self.group(group, filter)
+            found.agree(key_order)
+            return self._attended(
+                lambda leave: Consumer(
+                    found,
+                    self._tail(found.files),
+                    lease_ms,
+                    prefetch=prefetch,
+                    id=id,
+                    on_close=leave,
+                )
             )
-        )
 
     def consume(self, group: str, **options: Any) -> Consumer:
         """`for message in queue.consume(group="workers"):` waits for messages, for ever, or until
@@ -375,15 +438,18 @@ class Queue(_LogQueue):
         """What a group would get next, without claiming it; also one that does not exist."""
         group_id, pattern = _group_id(group, filter)
         if group_id in self.group_ids():
-            return self.group(group, filter).peek(limit)
+            with self._lock:
+                return self.group(group, filter).peek(limit)
         takes = Selection(self.name, group_id, pattern, self._store.clock).takes
         meant = (record for record in self.log.read(self.log.start_offset) if takes(record))
         return [Message(self.name, record, None, 0, 0, 0) for record in islice(meant, limit)]
 
     def pending(self, group: str, *, filter: str = "") -> list[Pending]:
         """What a group has claimed and not settled, oldest first."""
-        is_there = _group_id(group, filter)[0] in self.group_ids()
-        return self.group(group, filter).pending() if is_there else []
+        if _group_id(group, filter)[0] not in self.group_ids():
+            return []
+        with self._lock:
+            return self.group(group, filter).pending()
 
     # --- what a group asks for --------------------------------------------------------------
 
@@ -437,20 +503,21 @@ class Stream(_LogQueue):
         interval_ms = self.settings.auto_commit_interval_ms
         if auto_commit_interval is not None:
             interval_ms = parse_duration(auto_commit_interval, "auto_commit_interval")
-        found = self.group(group, filter)
-        if start is not None or timestamp is not None:
-            found.seek(self.resolve("first" if start is None else start, timestamp))
-        return self._attended(
-            lambda leave: StreamConsumer(
-                found,
-                self._tail(found.files),
-                self.resolve,
-                auto_commit=auto_commit,
-                auto_commit_interval_s=interval_ms / 1000,
-                id=id,
-                on_close=leave,
+        with self._lock:  # it does not rest meanwhile
+            found = self.group(group, filter)
+            if start is not None or timestamp is not None:
+                found.seek(self.resolve("first" if start is None else start, timestamp))
+            return self._attended(
+                lambda leave: StreamConsumer(
+                    found,
+                    self._tail(found.files),
+                    self.resolve,
+                    auto_commit=auto_commit,
+                    auto_commit_interval_s=interval_ms / 1000,
+                    id=id,
+                    on_close=leave,
+                )
             )
-        )
 
     def consume(self, group: str, **options: Any) -> StreamConsumer:
         """`for message in stream.consume(group="readers"):` waits for messages, for ever, or until

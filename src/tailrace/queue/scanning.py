@@ -51,6 +51,13 @@ class Selection:
             expiry = expires_at(record)
             if expiry is not None and self._clock.wall_ms() > expiry:
                 return False
+        return self._concerns(record)
+
+    def has_lapsed(self, record: Record) -> bool:
+        """Of one that was not taken: only because it has expired?"""
+        return find_header(record, RAW_EXPIRES) is not None and self._concerns(record)
+
+    def _concerns(self, record: Record) -> bool:
         if find_header(record, RAW_FOR_GROUP) is not None and meant_for(record) != self._group_id:
             return False
         return self._is_all or self._matches(routing_key_of(self._queue, topic_of(record)))
@@ -59,11 +66,12 @@ class Selection:
 class Scan:
     """What was found at the cursor."""
 
-    __slots__ = ("cursor", "keys", "lost", "more", "parked", "records")
+    __slots__ = ("cursor", "keys", "lapsed", "lost", "more", "parked", "records")
 
     def __init__(self, cursor: int) -> None:
         self.cursor = cursor
         self.records: list[Record] = []
+        self.lapsed: list[Record] = []  # that have expired
         self.parked: list[int] = []
         self.keys: list[int] = []  # offset, key, offset, key, …
         self.lost = 0
@@ -93,7 +101,12 @@ class Scanner:
         looked_at = 0
         while True:
             looked_at += len(records)
-            chosen = [record for record in records if takes(record)]
+            chosen = []
+            for record in records:
+                if takes(record):
+                    chosen.append(record)
+                elif self._selection.has_lapsed(record):
+                    scan.lapsed.append(record)
             if by_key:
                 chosen = _first_of_keys(ledger, chosen, scan)
             scan.records += chosen

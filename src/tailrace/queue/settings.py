@@ -118,6 +118,7 @@ class QueueSettings:
     log_options: tuple[tuple[str, int | str], ...] = ()
     compact_after: int = 10_000
     auto_commit_interval_ms: int = 5_000
+    expire_groups_ms: int = 0  # 0: never
     incarnation: str = ""
     fluxmq: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -389,6 +390,7 @@ _PLAIN: Final[_Parsers] = {
     "compression": ("compression", _one_of(CODECS)),
     "compact_after": ("compact_after", _count_from_one),
     "auto_commit_interval": ("auto_commit_interval_ms", _some_time),
+    "expire_groups": ("expire_groups_ms", _duration),
 }
 
 _OPTIONS: Final = frozenset({*_FIXED, *_PLAIN, *_NESTED, *LOG_OPTIONS, "replication"})

@@ -8,70 +8,44 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from tailrace.errors import Closed, ConfigError, InvalidName, LeaseLost
 from tailrace.kernel import Record
-from tailrace.log.commit import Receipt
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
 from tailrace.log.ground import refuse_network
-from tailrace.log.log import Log
-from tailrace.queue import dead_letters, deletion
-from tailrace.queue.addresses import ROOT, default_binding, parse_address
+from tailrace.log.retention import VacuumReport
+from tailrace.queue import dead_letters, delays, deletion
+from tailrace.queue.addresses import default_binding, parse_address
+from tailrace.queue.alarm import Alarm
+from tailrace.queue.backing import BackedUp
+from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.clock import Clock, SystemClock
 from tailrace.queue.consumer import Consumer, StreamConsumer
+from tailrace.queue.disk import DiskSettings, DiskWatch
 from tailrace.queue.ephemeral import Attendance, Sweeper
+from tailrace.queue.handles import Handles, QueueLog, most_logs
 from tailrace.queue.layout import Layout, find_root
+from tailrace.queue.looking import Look
 from tailrace.queue.message import Message, check_headers, new_record
+from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.publishing import check_size
+from tailrace.queue.pump import Pump, deliver_due
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.registry import Registry
+from tailrace.queue.reserve import Reserve
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.topics import check_topic
 from tailrace.units import parse_duration
 
+if TYPE_CHECKING:
+    from tailrace.queue.stats import QueueStats
+
 __all__ = ["Outgoing", "Published", "Store", "open_store"]
 
 _AT_ONCE = 100  # dead letters
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A message to be published: to a topic, or to a queue by its address `$queue/<name>`."""
-
-    topic: str
-    value: bytes | str | None
-    key: bytes | str | None = None
-    headers: Any = None
-    message_id: str | None = None
-    ttl: float | str | None = None
-    queue: str | None = None  # only this one, whatever the topic is bound to
-
-    @classmethod
-    def of(cls, given: Any) -> Outgoing:
-        if isinstance(given, Outgoing):
-            return given
-        match given:
-            case (Queue() | Stream() as queue, value):
-                return cls(f"{ROOT}/{queue.name}", value, queue=queue.name)
-            case (str() as topic, value):
-                return cls(topic, value)
-        raise TypeError(
-            "what is published is a pair of a topic (or a queue) and a value, or an Outgoing, "
-            f"not {given!r:.60}"
-        )
-
-
-class Published(dict[str, Receipt]):
-    """Where a message went: the receipt of each queue, by its name."""
-
-    def wait(self, timeout: float | None = None) -> Published:
-        """Until it is as durable in each queue as that promises."""
-        for receipt in self.values():
-            receipt.wait(timeout)
-        return self
 
 
 def open_store(path: str | os.PathLike[str], **options: Any) -> Store:
@@ -83,11 +57,12 @@ def open_store(path: str | os.PathLike[str], **options: Any) -> Store:
     return Store(path, **options)
 
 
-class Store:
+class Store(BackedUp):
     """The queues in a directory. Thread-safe; any number of processes may have it open.
 
     `mode` is how its logs take turns to write (see `Log`); with `upkeep=False` nothing is flushed
-    or deleted in the background. A forked child may go on with its parent's.
+    or deleted in the background. `disk` says how full that may get (see `DiskSettings`). A forked
+    child may go on with its parent's.
     """
 
     def __init__(
@@ -99,6 +74,7 @@ class Store:
         upkeep: bool = True,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
+        disk: Any = None,
         **defaults: Any,
     ) -> None:
         self.path = os.fspath(path)
@@ -112,6 +88,7 @@ class Store:
         self._mode = mode
         self._upkeep = upkeep
         self._defaults = {**defaults, "flush": flush}
+        disk = DiskSettings.parse(disk)
         QueueSettings.create("x", defaults=self._defaults)  # refuses a wrong one now
         self.layout = Layout(self.fs, find_root(self.fs, folder))
         self._lock = threading.RLock()
@@ -121,6 +98,13 @@ class Store:
         self._is_inherited = False
         self._presence = self._new_presence()
         self._sweeper = Sweeper(self._sweep)
+        self.handles = Handles(most_logs())
+        self.look = Look(self.fs, self.layout, self.registry.current, self.clock)
+        self.disk = DiskWatch(self.fs, self.layout.root, disk)
+        self.reserve = Reserve(self.fs, self.layout.side)
+        self._caretaker: Caretaker | None = None
+        self.alarm = Alarm(self.fs, self.layout.delayed())
+        self._pump: Pump | None = None
         try:
             if self._presence.acquire(wait=False):
                 self._start_afresh()
@@ -131,6 +115,8 @@ class Store:
             raise
         if upkeep and self._ephemeral():
             self._sweeper.start()
+        if upkeep:
+            self._pump = Pump(self)
         _stores.add(self)
 
     def __reduce__(self) -> NoReturn:
@@ -147,6 +133,8 @@ class Store:
                     self._presence = self._new_presence()
                     self._presence.acquire(shared=True)
                     self._is_inherited = False
+                    if self._upkeep:
+                        self._pump = Pump(self)
 
     def _new_presence(self) -> FileLock:
         """Who has the store open shares this lock."""
@@ -158,6 +146,9 @@ class Store:
         self._lock = threading.RLock()
         self._sweeper = Sweeper(self._sweep)
         self._is_inherited = True
+        self._caretaker = self._pump = None
+        self.alarm.disown()
+        self.handles.disown()
         for queue in self._queues.values():
             queue.disown()
 
@@ -219,6 +210,16 @@ class Store:
         current = self.registry.current()
         return [self._handle(current[name]) for name in sorted(current)]
 
+    def stats(self, *, exact: bool = False) -> dict[str, QueueStats]:
+        """Figures of each queue, by name. Nobody is disturbed, and nothing is left open. What would
+        take long to count is estimated, and says so, unless it is to be `exact`."""
+        from tailrace.queue.looking import Look
+        from tailrace.queue.stats import store_stats
+
+        self.check_open()
+        look = Look(self.fs, self.layout, self.registry.current, self.clock)
+        return {found.name: found for found in store_stats(look, exact=exact)}
+
     def configure(self, name: str, **options: Any) -> None:
         self.get(name)
 
@@ -253,17 +254,29 @@ class Store:
                 queue.abandon()
         # The folder goes before anybody else can make a queue of the same name.
         self.registry.change(edit, lambda: deletion.clear(self.fs, self.layout, name))
+        delays.sweep(self.fs, self.layout, self.registry.current)
 
-    def open_log(self, settings: QueueSettings) -> Log:
-        """The log of a queue, for its handle. Classic queues keep what their groups need, so only
-        a stream's log deletes by itself."""
-        arguments = settings.log_arguments()
-        if settings.type == "stream":
-            arguments["retention"] = settings.retention
-        folder = self.layout.segments(settings.name)
+    def open_log(
+        self, settings: QueueSettings, folder: str | None = None, **options: Any
+    ) -> QueueLog:
+        """The log of a queue, for its handle, or one like it in another folder. It deletes nothing
+        by itself: what may go depends on the groups as well."""
+        arguments = {**settings.log_arguments(), **options}
+        folder = folder or self.layout.segments(settings.name)
         self.fs.make_dirs(folder)
         fs = None if isinstance(self.fs, OsFileSystem) else self.fs
-        return Log(folder, mode=self._mode, upkeep=self._upkeep, fs=fs, **arguments)
+        if self._upkeep:
+            self._take_care()
+        return QueueLog(folder, mode=self._mode, upkeep=self._upkeep, fs=fs, **arguments)
+
+    def _take_care(self) -> None:
+        with self._lock:
+            if self._caretaker is None and not self._closed:
+                self._caretaker = Caretaker(self)
+
+    def vacuum(self) -> dict[str, VacuumReport]:
+        """Delete what may go, now; what that was, by queue."""
+        return {queue.name: queue.vacuum() for queue in self.queues()}
 
     # --- publish ----------------------------------------------------------------------------
 
@@ -276,13 +289,25 @@ class Store:
         headers: Any = None,
         message_id: str | None = None,
         ttl: float | str | None = None,
+        delay: float | str | None = None,
+        deliver_at: int | datetime | None = None,
         wait: bool = True,
+        block: bool = True,
     ) -> Published:
         """Publish to every queue that is bound to the topic. Each append is atomic, all together
-        are not. If there is no such queue an ephemeral one is made."""
+        are not. If there is no such queue an ephemeral one is made. With a `delay`, or a time to
+        `deliver_at`, it waits for each queue, and has a delay id in each. The other parameters are
+        as in `Queue.publish`."""
         self.check_open()
+        due = delays.due_ms(delay, deliver_at, self.clock.wall_ms())
         batches = self._batches([Outgoing(topic, value, key, headers, message_id, ttl)])
         published = Published()
+        if due is not None:
+            self.disk.check()
+            for name, [record] in batches.items():
+                published[name] = self.get(name).delays.schedule(record, due)
+            return published.wait() if wait else published
+        self._admit(batches, block)
         for name, records in batches.items():
             queue = self.get(name)
             published[name] = queue.append(records, queue.settings)
@@ -301,6 +326,12 @@ class Store:
                 check_size(record, settings)
                 batches.setdefault(name, []).append(record)
         return batches
+
+    def _admit(self, batches: dict[str, list[Record]], block: bool) -> None:
+        """Before any has got anything."""
+        for name, records in batches.items():
+            queue = self.get(name)
+            queue.admit(queue.settings, len(records), block=block)
 
     def _targets(self, topic: str) -> list[str]:
         check_topic(topic)
@@ -342,6 +373,7 @@ class Store:
         """Publish what comes of a message, as one batch for each queue, however often this is done
         for the same message."""
         batches = self._batches(map(Outgoing.of, publish))
+        self._admit(batches, block=False)
         producer = dead_letters.step_id("ack", source.incarnation, account, message.offset)
         for name, records in batches.items():
             self._append_once(self.get(name), records, producer, source)
@@ -358,6 +390,12 @@ class Store:
         queue.append(records, queue.settings, producer).wait()
         if self.get(source.name).log.flush_mode == "sync" and queue.log.flush_mode != "sync":
             queue.log.flush()
+
+    def deliver_due(self) -> int:
+        """Deliver the delayed messages that are due; how many that were. With `upkeep` this happens
+        by itself, when the time comes."""
+        self.check_open()
+        return deliver_due(self)
 
     # --- consume ----------------------------------------------------------------------------
 
@@ -473,6 +511,7 @@ class Store:
         killed while deleting."""
         for settings in self._ephemeral():
             self._remove(settings)
+        delays.sweep(self.fs, self.layout, self.registry.current)
         remove_tree(self.fs, os.path.dirname(self.layout.trash("x")))
 
     def _sweep(self) -> float | None:
@@ -498,11 +537,17 @@ class Store:
                 return
             self._closed = True
             queues, self._queues = list(self._queues.values()), {}
+            caretaker, self._caretaker = self._caretaker, None
+        if self._pump is not None:
+            self._pump.stop()
         self._sweeper.stop()
+        if caretaker is not None:
+            caretaker.stop()
         try:
             for queue in queues:
                 queue.close()
         finally:
+            self.alarm.close()
             self._presence.close()
             self.registry.close()
 

@@ -172,6 +172,7 @@ class StreamGroup(Group[StreamLedger]):
     def _let_go(self) -> None:
         super()._let_go()
         self._feed.close()
+        vars(self).pop("_log", None)  # nobody is to think that it is in use
 
 
 class StreamSettler:

@@ -23,7 +23,7 @@ import threading
 import zlib
 from collections.abc import Callable
 
-from tailrace.log.fs import Entry
+from tailrace.log.fs import Entry, Space
 from tailrace.testing.contents import Contents, Damage
 from tailrace.testing.tree import Inode, Node, Tree, os_error, parts
 
@@ -42,7 +42,9 @@ class SimulatedDisk:
 
     `clock` gives file times in milliseconds; without one, each write is a millisecond later than
     the one before. `strict_names` says whether a sync of a file leaves its new name at risk (as
-    POSIX allows, and `tree` describes), `damage` how rough a power cut is on the bytes.
+    POSIX allows, and `tree` describes), `damage` how rough a power cut is on the bytes. `capacity`
+    is how many bytes there are for the contents of files: what has no room is written in part, or
+    not at all, and the error is `ENOSPC`. It may be changed at any time.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class SimulatedDisk:
         clock: Callable[[], int] | None = None,
         strict_names: bool = True,
         damage: Damage | None = None,
+        capacity: int | None = None,
     ) -> None:
         self._seed = seed
+        self.capacity = capacity
         self._clock = clock
         self._damage = damage or Damage()
         self._tree = Tree(strict=strict_names)
@@ -133,6 +137,15 @@ class SimulatedDisk:
             elif key not in self._maps:
                 return None
             return memoryview(self._maps[key])
+
+    def space(self, path: str) -> Space:
+        with self._guard:
+            self._tree.directory(path)
+            total = 1 << 50 if self.capacity is None else self.capacity
+            return Space(total, max(total - self._used(), 0))
+
+    def _used(self) -> int:
+        return sum(len(node.contents.cached) for _, node in self._tree.walk())
 
     def boot_id(self) -> bytes:
         name = f"{self._seed}:{self._boots}"
@@ -260,13 +273,27 @@ class SimulatedFile:
     def pwrite(self, data: Buffer, position: int) -> int:
         data = bytes(data)
         with self._disk._guard:
-            self._contents(writing=True).write(data, position)
+            contents = self._contents(writing=True)
+            if data and self._disk.capacity is not None:
+                data = self._what_fits(contents, data, position)
+            contents.write(data, position)
             self._disk._touch(self._node)
         return len(data)
 
+    def _what_fits(self, contents: Contents, data: bytes, position: int) -> bytes:
+        growth = max(position + len(data) - len(contents.cached), 0)
+        fits = len(data) - max(growth - self._disk.space("").free, 0)
+        if fits <= 0:
+            raise os_error(errno.ENOSPC, self.path)
+        return data[:fits]
+
     def truncate(self, size: int) -> None:
         with self._disk._guard:
-            self._contents(writing=True).truncate(size)
+            contents = self._contents(writing=True)
+            is_limited = self._disk.capacity is not None  # there are no holes here
+            if is_limited and size - len(contents.cached) > self._disk.space("").free:
+                raise os_error(errno.ENOSPC, self.path)
+            contents.truncate(size)
             self._disk._touch(self._node)
 
     def sync(self) -> None:

@@ -32,7 +32,7 @@ from typing import (
 )
 
 from tailrace.errors import TailraceError
-from tailrace.log.fs import Entry, File, FileLock, FileSystem
+from tailrace.log.fs import Entry, File, FileLock, FileSystem, Space
 
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer
@@ -201,6 +201,9 @@ class FaultyFileSystem:
 
     def map(self, path: str, size: int, *, write: bool) -> memoryview | None:
         return self._call("map", path, lambda: self.inner.map(path, size, write=write))
+
+    def space(self, path: str) -> Space:
+        return self.inner.space(path)
 
     def boot_id(self) -> bytes:
         if self.crashed:

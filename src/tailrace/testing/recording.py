@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from tailrace.log.fs import Entry, File, FileLock, FileSystem
+from tailrace.log.fs import Entry, File, FileLock, FileSystem, Space
 
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer
@@ -134,6 +134,9 @@ class RecordingFileSystem:
     def map(self, path: str, size: int, *, write: bool) -> memoryview | None:
         event = self._begin("map", path)
         return self._do(event, lambda: self.inner.map(path, size, write=write))
+
+    def space(self, path: str) -> Space:
+        return self.inner.space(path)
 
     def boot_id(self) -> bytes:
         return self.inner.boot_id()

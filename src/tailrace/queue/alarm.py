@@ -1,0 +1,76 @@
+"""When somebody looks for delayed messages next, and how to wake them before.
+
+In `.tailrace/delayed` of a store: `board` is a page of memory that all processes share,
+
+    0   8  when the one who delivers looks next, in milliseconds since 1970, little-endian; 0 while
+           it looks, and the largest number if nothing is scheduled
+
+and `bell` is written to when there is something sooner. Whoever delivers says when it will look
+before it looks a last time for what has come, and whoever publishes writes before looking at the
+board: so one of them notices. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+from typing import Final
+
+from tailrace.log.fs import File, FileSystem
+
+__all__ = ["NEVER", "Alarm"]
+
+NEVER: Final = 2**63 - 1
+
+_NUMBER: Final = struct.Struct("<Q")
+_SIZE: Final = 4096
+
+
+class Alarm:
+    """Nothing is made before `open`."""
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self.folder = folder
+        self.bell = os.path.join(folder, "bell")
+        self._fs = fs
+        self._lock = threading.Lock()
+        self._page: memoryview | None = None
+        self._file: File | None = None
+
+    def open(self) -> None:
+        with self._lock:
+            if self._file is None:
+                self._fs.make_dirs(self.folder)
+                self._page = self._fs.map(os.path.join(self.folder, "board"), _SIZE, write=True)
+                self._file = self._fs.open(self.bell, write=True, create=True)
+
+    @property
+    def next_ms(self) -> int:
+        """When somebody looks."""
+        page = self._page
+        return NEVER if page is None else _NUMBER.unpack_from(page)[0]
+
+    @next_ms.setter
+    def next_ms(self, next_ms: int) -> None:
+        if self._page is not None:
+            _NUMBER.pack_into(self._page, 0, next_ms)
+
+    def ring(self) -> None:
+        """Have whoever delivers look. If it fails, they look by themselves within a second."""
+        file = self._file
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.pwrite(b".", 0)
+
+    def close(self) -> None:
+        with self._lock:
+            file, self._file = self._file, None
+            self._page = None
+        if file is not None:
+            file.close()
+
+    def disown(self) -> None:
+        """In a forked child: another thread of the parent may have had the lock."""
+        self._lock = threading.Lock()

@@ -1,0 +1,83 @@
+"""`limits.max_depth`: how many messages a queue holds that are not settled, by its slowest group.
+
+Publishers of several processes don't wait for each other, so what they publish at the same moment
+may exceed the limit. To look costs a turn in each group; so a publisher that has found much room
+takes an eighth of it without looking again, and looks each time when there is little.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from tailrace.errors import Full
+from tailrace.queue.settings import QueueSettings
+
+__all__ = ["Depth", "DepthReached", "waits"]
+
+_SHARE: Final = 8
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
+
+
+class DepthReached(Full):
+    """A queue is too deep. `may_wait`: its publishers are to wait then."""
+
+    may_wait = False
+
+
+def waits() -> Iterator[float]:
+    """For how many seconds to wait before looking again, and again."""
+    wait_s = _FIRST_WAIT_S
+    while True:
+        yield wait_s
+        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+
+class Depth:
+    """Lets publishers in. `measure` tells how many messages are not settled, `drop` settles so many
+    of the oldest that nobody has, and tells how many it could. Thread-safe."""
+
+    def __init__(self, measure: Callable[[], int], drop: Callable[[int], int]) -> None:
+        self._measure = measure
+        self._drop = drop
+        self._lock = threading.Lock()
+        self._room = 0  # that was found, and not used since
+        self._limit = 0  # by which
+
+    def admit(self, settings: QueueSettings, count: int, *, block: bool) -> None:
+        """Return when there is room for so many, or raise `Full`, as `limits.on_full` says; without
+        `block` nobody waits."""
+        limit, on_full = settings.limits.max_depth, settings.limits.on_full
+        with self._lock:
+            if self._limit == limit and self._room >= count:
+                self._room -= count
+                return
+        if count > limit:
+            raise Full(
+                f"{count:,} messages at once are more than the queue {settings.name!r} holds: "
+                f"limits.max_depth is {limit:,}"
+            )
+        pauses = waits()
+        while (room := limit - self._measure()) < count:
+            if on_full == "drop_oldest" and self._drop(count - room):
+                continue
+            if on_full != "block" or not block:
+                raise _full(settings)
+            time.sleep(next(pauses))
+        with self._lock:
+            self._limit, self._room = limit, (room - count) // _SHARE
+
+    def disown(self) -> None:
+        """In a forked child: another thread of the parent may have had the lock."""
+        self._lock = threading.Lock()
+
+
+def _full(settings: QueueSettings) -> DepthReached:
+    what = "has as many messages that are not settled as limits.max_depth allows"
+    if settings.limits.on_full == "drop_oldest":
+        what += ", and all of them are being worked on"
+    error = DepthReached(f"the queue {settings.name!r} {what} ({settings.limits.max_depth:,})")
+    error.may_wait = settings.limits.on_full == "block"
+    return error

@@ -1,0 +1,128 @@
+"""How full the disk may get, and what then.
+
+Above `max_used_ratio` everything goes at once that retention lets go, whatever the hour; with
+`force` the oldest segments go too, as far as nobody has their messages. Above `refuse_ratio`
+publishing is refused until there is room again. A ratio alone says little of a large disk: as long
+as `enough_free` bytes are free, neither counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any, Final
+
+from tailrace.errors import ConfigError, Full
+from tailrace.log.fs import FileSystem
+from tailrace.units import parse_size
+
+__all__ = ["DiskSettings", "DiskWatch", "Level"]
+
+_LOOK_AGAIN_S: Final = 1.0
+_WORDS: Final = ("always", "disk_full")
+
+
+class Level(IntEnum):
+    """How full the disk is."""
+
+    FINE = 0
+    HIGH = 1  # what may go, goes
+    REFUSING = 2  # nothing more is published
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSettings:
+    """Of a store. `delete_when` is "always", "disk_full", or the hours of the day, by the local
+    clock, in which retention may delete, such as "04;16"."""
+
+    max_used_ratio: float = 0.85
+    refuse_ratio: float = 0.90
+    enough_free: int = 10 * 2**30
+    force: bool = False
+    delete_when: str = "always"
+
+    @classmethod
+    def parse(cls, given: Any) -> DiskSettings:
+        """From what people write: a mapping of some of the keys."""
+        if given is None:
+            return cls()
+        if isinstance(given, DiskSettings):
+            return given
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"disk: expected a mapping, got {given!r}")
+        known = [each.name for each in fields(cls)]
+        for key in given:
+            if key not in known:
+                raise ConfigError(f"disk.{key}: unknown option; disk takes {', '.join(known)}")
+        new = dict(given)
+        for key in ("max_used_ratio", "refuse_ratio"):
+            if key in new:
+                new[key] = _ratio(new[key], f"disk.{key}")
+        if "enough_free" in new:
+            new["enough_free"] = parse_size(new["enough_free"], "disk.enough_free")
+        if not isinstance(new.get("force", False), bool):
+            raise ConfigError(f"disk.force: expected true or false, got {new['force']!r}")
+        if "delete_when" in new:
+            new["delete_when"] = str(new["delete_when"]).strip()
+            _hours(new["delete_when"])
+        return cls(**new)
+
+    def may_delete(self, wall_ms: int) -> bool:
+        """Is it the time for retention, if the disk is not too full?"""
+        if self.delete_when in _WORDS:
+            return self.delete_when == "always"
+        return time.localtime(wall_ms / 1000).tm_hour in _hours(self.delete_when)
+
+
+def _ratio(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ConfigError(f"{key}: expected a ratio above 0 and up to 1, got {value!r}")
+    return float(value)
+
+
+def _hours(text: str) -> frozenset[int]:
+    if text in _WORDS:
+        return frozenset()
+    parts = [part.strip() for part in text.split(";")]
+    if not all(part.isascii() and part.isdigit() and int(part) < 24 for part in parts):
+        raise ConfigError(
+            f"disk.delete_when: expected 'always', 'disk_full' or hours such as '04;16', got "
+            f"{text!r}"
+        )
+    return frozenset(map(int, parts))
+
+
+class DiskWatch:
+    """The disk that a store is on. Thread-safe: two who look at once see the same."""
+
+    def __init__(self, fs: FileSystem, folder: str, settings: DiskSettings) -> None:
+        self.settings = settings
+        self._fs = fs
+        self._folder = folder
+        self._looked_s = -_LOOK_AGAIN_S
+        self._level = Level.FINE
+
+    def look(self) -> Level:
+        """How full it is now."""
+        settings, space = self.settings, self._fs.space(self._folder)
+        ratio = 1 - space.free / space.total if space.total else 0.0
+        level = Level.FINE
+        if space.free < settings.enough_free or not settings.enough_free:
+            if ratio >= settings.refuse_ratio:
+                level = Level.REFUSING
+            elif ratio >= settings.max_used_ratio:
+                level = Level.HIGH
+        self._level, self._looked_s = level, time.monotonic()
+        return level
+
+    def check(self) -> None:
+        """Before each publish: `Full` if nothing is to be published, as of a second ago at most."""
+        if time.monotonic() - self._looked_s > _LOOK_AGAIN_S:
+            self.look()
+        if self._level is Level.REFUSING:
+            raise Full(
+                f"the disk of {self._folder} is fuller than disk.refuse_ratio allows "
+                f"({self.settings.refuse_ratio:.0%}): free some space, consume, or raise it"
+            )

@@ -1,0 +1,83 @@
+"""How many logs a store has open: as many as are in use, and else a bounded number.
+
+A queue opens its log when it is first needed, and keeps it. When too many are open, those that were
+opened first rest: their queue closes them, unless anybody uses them, and opens another handle when
+it needs one.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from typing import Protocol
+
+from tailrace.log.log import Log
+from tailrace.log.options import Retention
+from tailrace.log.retention import VacuumReport
+
+__all__ = ["Handles", "QueueLog", "most_logs"]
+
+_FILES_OF_A_LOG = 16  # with a group or two
+_FEWEST, _MOST = 16, 256
+
+
+class QueueLog(Log):
+    """The log of a queue."""
+
+    def let_go(self, retention: Retention, below: int | None) -> VacuumReport:
+        """Delete the segments that retention lets go, as far as they are all below an offset."""
+        report = self._writing().vacuum(retention, below)
+        self._observer.refresh()
+        return report
+
+    def end_of_first_segment(self) -> int | None:
+        """Where the second segment begins; `None` if there is one segment, or none."""
+        extents = self._observer.view().extents
+        return extents[1].base if len(extents) > 1 else None
+
+
+class Resting(Protocol):
+    def rest(self) -> bool:
+        """Let go of everything that is not in use; false if something is."""
+
+
+def most_logs() -> int:
+    """A quarter of the files that this process may have open is for the logs of a store."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _MOST
+    return min(max(limit // 4 // _FILES_OF_A_LOG, _FEWEST), _MOST)
+
+
+class Handles:
+    """Which queues have their log open, oldest first. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._open: dict[Resting, None] = {}
+
+    def opened(self, queue: Resting) -> None:
+        """Without a lock of a queue: have others rest, if there are too many now."""
+        for other in self._surplus(queue):
+            if not other.rest():
+                with self._lock:
+                    self._open.setdefault(other)
+
+    def _surplus(self, queue: Resting) -> list[Resting]:
+        with self._lock:
+            self._open[queue] = self._open.pop(queue, None)
+            count = len(self._open) - self._most
+            # If those are in use, it is one more each time that looks at the others.
+            chosen = [each for each in list(self._open)[: max(count, 0) * 2] if each is not queue]
+            for each in chosen:
+                del self._open[each]
+            return chosen
+
+    def forget(self, queue: Resting) -> None:
+        with self._lock:
+            self._open.pop(queue, None)
+
+    def disown(self) -> None:
+        """In a forked child."""
+        self._lock = threading.Lock()

@@ -1,0 +1,83 @@
+"""Space that is kept for when there is none.
+
+On a full disk consumers have to go on, or it stays full: acknowledgements are a few bytes each. So
+each store keeps a file of zeros, which is given up when somebody needs space, and made again when
+there is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from tailrace.errors import TailraceError
+from tailrace.log.fs import FileSystem, write_all
+
+__all__ = ["NAME", "Reserve"]
+
+logger = logging.getLogger("tailrace")
+
+NAME: Final = "reserve"
+SIZE: Final = 1 << 20
+
+T = TypeVar("T")
+
+
+class Reserve:
+    """The reserve of the store whose side files are in `folder`. Any process may use it up."""
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._fs = fs
+        self._path = os.path.join(folder, NAME)
+
+    def fill(self) -> None:
+        """Have it, if there is room for it."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._fs.stat(self._path).size >= SIZE:
+                return
+        file = self._fs.open(self._path, write=True, create=True)
+        try:
+            write_all(file, bytes(SIZE), 0)
+            file.sync()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                file.truncate(0)
+            if not is_full(error):
+                raise
+        finally:
+            file.close()
+
+    def spend(self) -> bool:
+        """Give it up; false if there was none."""
+        try:
+            if not self._fs.stat(self._path).size:
+                return False
+            self._fs.unlink(self._path)
+        except OSError:
+            return False
+        logger.warning("the disk is full: %s was given up so that consumers can go on", self._path)
+        return True
+
+    def helps(self, error: Exception) -> bool:
+        """Was a full disk the reason, and is there more space now?"""
+        return is_full(error) and self.spend()
+
+    def in_need(self, do: Callable[[], T]) -> T:
+        """Do something that has to succeed, with the reserve if there is no space."""
+        try:
+            return do()
+        except (TailraceError, OSError) as error:
+            if not self.helps(error):
+                raise
+        return do()
+
+
+def is_full(error: BaseException) -> bool:
+    """Is a full disk what an error comes from?"""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error.__cause__, OSError) and is_full(error.__cause__)

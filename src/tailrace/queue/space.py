@@ -1,0 +1,104 @@
+"""The space that a queue takes: whom it lets in, and what it lets go."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from tailrace.log.options import Retention
+from tailrace.log.retention import VacuumReport
+from tailrace.queue import retaining
+from tailrace.queue.classic import ClassicGroup
+from tailrace.queue.depth import Depth
+from tailrace.queue.publishing import Publishing
+from tailrace.queue.settings import QueueSettings
+from tailrace.queue.stream import StreamGroup
+
+if TYPE_CHECKING:
+    from tailrace.queue.store import Store
+
+__all__ = ["Roomy"]
+
+logger = logging.getLogger("tailrace")
+
+
+class Roomy(Publishing):
+    """A queue with limits. Thread-safe; `_lock` keeps it from resting."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self.name = name
+        self._lock = threading.RLock()
+        self._depth = Depth(self._count_unsettled, self._drop_oldest)
+        super().__init__(name)
+
+    def group_ids(self) -> list[str]:
+        raise NotImplementedError
+
+    def open_group(self, group: str, pattern: str = "") -> ClassicGroup | StreamGroup:
+        raise NotImplementedError
+
+    def _classic_groups(self) -> list[ClassicGroup]:
+        """With the lock: those that settle each message."""
+        found = [self.open_group(group_id) for group_id in self.group_ids()]
+        return [group for group in found if isinstance(group, ClassicGroup)]
+
+    def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> None:
+        self._store.disk.check()
+        if settings.limits.max_depth:
+            self._depth.admit(settings, count, block=block)
+
+    def _count_unsettled(self) -> int:
+        """By the slowest group; all that the queue holds, if there is none, or it is a stream."""
+        log = self.log
+        end = log.end_offset
+        with self._lock:
+            counts = [group.count_unsettled(end) for group in self._classic_groups()]
+        return max(counts, default=end - log.start_offset)
+
+    def _drop_oldest(self, count: int) -> int:
+        """Drop so many of the slowest group, and of the others what they have too many; how many
+        went of the slowest."""
+        log = self.log
+        end, dropped = log.end_offset, 0
+        with self._lock:
+            depths = {group: group.count_unsettled(end) for group in self._classic_groups()}
+            deepest = max(depths.values(), default=0)
+            for group, depth in depths.items():
+                excess = count - (deepest - depth)
+                if excess > 0:
+                    dropped = max(dropped, group.drop_ready(end, excess))
+        if not depths:
+            dropped = min(count, end - log.start_offset)
+            log.truncate_before(log.start_offset + dropped)
+        if dropped:
+            logger.info("%s: too full, so %d of the oldest messages are dropped", self, dropped)
+        return dropped
+
+    def vacuum(self) -> VacuumReport:
+        """Delete the segments that may go. A classic queue with groups lets go of what all of them
+        have settled, and keeps of that what `retention` says; any other what `retention` lets
+        go."""
+        settings, store = self.settings, self._store
+        self.log  # noqa: B018  opens it
+        with self._lock:
+            log = self._log or store.open_log(settings)
+        return store.reserve.in_need(lambda: retaining.vacuum(store.look, settings, log))
+
+    def drop_segment(self) -> bool:
+        """Delete the oldest segment, settled or not, if nobody has a message of it, and it is not
+        the only one; false if it has to stay."""
+        self.log  # noqa: B018  opens it
+        with self._lock:
+            log = self._log
+            end = None if log is None else log.end_of_first_segment()
+            if log is None or end is None:
+                return False
+            for group in self._classic_groups():
+                dropped = group.drop_ready(end)
+                if dropped:
+                    logger.warning("%s: %d messages are dropped", self, dropped)
+                if group.progress()[1] < end:
+                    return False
+            return log.let_go(Retention(max_bytes=0), end).segments > 0

@@ -1,0 +1,524 @@
+"""Messages that are delivered later."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tailrace
+from tailrace import Closed, ConfigError, Full, Queue, Store, Stream, TailraceError
+from tailrace.queue.delays import Delayed, count_scheduled, due_ms, held_still
+from tests.log.helpers import WAIT
+from tests.queue.clocks import Machine, ManualClock
+from tests.queue.conftest import OpenStore
+from tests.queue.delaying import Model, few_in_memory, values_of
+from tests.queue.support import another_process, drain, values
+
+
+@pytest.fixture
+def queue(store: Store) -> Queue:
+    return store.queue("q")
+
+
+# --- when ---------------------------------------------------------------------------------------
+
+
+def test_it_enters_the_queue_at_its_time(store: Store, queue: Queue, clock: ManualClock) -> None:
+    delayed = queue.publish(b"x", delay="30s", key="k", headers={"a": "b"}, routing_key="eu")
+    assert isinstance(delayed, Delayed)
+    assert delayed.deliver_at == clock.wall_ms() + 30_000
+    assert delayed.wait() is delayed
+    clock.advance(29.999)
+    assert (store.deliver_due(), values_of(queue)) == (0, [])
+    clock.advance(0.001)
+    assert (store.deliver_due(), store.deliver_due()) == (1, 0)
+    [message] = queue.consumer("w").receive(10)
+    assert (message.value, message.key, message.routing_key) == (b"x", b"k", "eu")
+    assert dict(message.headers.pairs) == {"a": b"b"}
+    assert message.timestamp == delayed.deliver_at
+
+
+def test_those_that_are_due_come_in_the_order_of_their_times(
+    store: Store, queue: Queue, clock: ManualClock
+) -> None:
+    for value, delay in [(b"c", 3), (b"a", 1), (b"e", 3), (b"b", 2), (b"f", 3), (b"0", 0)]:
+        queue.publish(value, delay=delay)
+    clock.advance(10)
+    assert store.deliver_due() == 6
+    assert values_of(queue) == [b"0", b"a", b"b", b"c", b"e", b"f"]
+
+
+def test_what_is_due_already_comes_at_once(store: Store, queue: Queue) -> None:
+    queue.publish(b"past", deliver_at=1)
+    assert store.deliver_due() == 1
+
+
+def test_times_in_every_form(clock: ManualClock) -> None:
+    now = clock.wall_ms()
+    assert due_ms(None, None, now) is None
+    assert due_ms(1.5, None, now) == now + 1_500
+    assert due_ms("2m", None, now) == now + 120_000
+    assert due_ms(None, now + 5, now) == now + 5
+    moment = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    assert due_ms(None, moment, now) == round(moment.timestamp() * 1000)
+    east = moment.astimezone(timezone(timedelta(hours=5, minutes=30)))
+    assert due_ms(None, east, now) == due_ms(None, moment, now)
+    # Never before: a part of a millisecond counts for a whole one.
+    later = moment + timedelta(microseconds=1)
+    assert due_ms(None, later, now) == round(moment.timestamp() * 1000) + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"delay": 1, "deliver_at": 1}, ValueError, "one of them"),
+        ({"deliver_at": datetime(2030, 1, 1)}, ValueError, "no time zone"),  # noqa: DTZ001
+        ({"deliver_at": "tomorrow"}, TypeError, "whole number of milliseconds"),
+        ({"deliver_at": 1.5}, TypeError, "whole number"),
+        ({"deliver_at": True}, TypeError, "whole number"),
+        ({"deliver_at": -1}, ValueError, "1970"),
+        ({"deliver_at": 2**60}, ValueError, "too late"),
+        ({"delay": -1}, ConfigError, "delay"),
+        ({"delay": "soon"}, ConfigError, "delay"),
+        ({"delay": "9000000w"}, ValueError, "too late"),
+        ({"delay": 1, "timestamp": 5}, ValueError, "timestamp"),
+        ({"delay": 1, "headers": {"_topic": "x"}}, ValueError, "reserved"),
+        ({"delay": 1, "routing_key": "a/+"}, TailraceError, "a/"),
+    ],
+    ids=str,
+)
+def test_a_wrong_time_is_refused_and_leaves_nothing(
+    queue: Queue, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        queue.publish(b"x", **options)
+    assert queue.delayed_count() == 0
+    assert not queue.delays.exists
+
+
+def test_its_size_is_checked_when_it_is_published(store: Store) -> None:
+    queue = store.queue("small", limits={"max_message_size": 10})
+    chosen: list[dict[str, Any]] = [{}, {"headers": {"a": "b"}}, {"ttl": 5}]
+    for options in chosen:
+        with pytest.raises(Full, match="max_message_size"):
+            queue.publish(b"x" * 11, delay=1, **options)
+    with pytest.raises(Full, match="max_message_size"):
+        store.publish("$queue/small", b"x" * 11, delay=1)
+    assert queue.delayed_count() == 0
+
+
+def test_what_does_not_fit_into_a_batch_of_the_queue_is_refused(
+    store: Store, clock: ManualClock
+) -> None:
+    queue = store.queue("narrow", max_batch_bytes=4096, compression="none")
+    with pytest.raises(ValueError, match="bytes"):
+        queue.publish(b"x" * 4000, delay=1)
+    for _ in range(20):
+        queue.publish(b"x" * 3000, delay=1, headers={"h": "y" * 500})
+    clock.advance(1)
+    assert store.deliver_due() == 20
+    assert len(queue) == 20
+
+
+def test_its_lifetime_counts_from_when_it_was_published(
+    store: Store, queue: Queue, clock: ManualClock
+) -> None:
+    queue.publish(b"short", delay=10, ttl=5)
+    queue.publish(b"long", delay=10, ttl=15)
+    clock.advance(10)
+    assert store.deliver_due() == 2
+    consumer = queue.consumer("w")
+    assert values(consumer.receive(10)) == [b"long"]
+
+
+def test_a_stream_has_them_too(store: Store, clock: ManualClock) -> None:
+    stream = store.stream("s")
+    stream.publish(b"x", delay=1)
+    stream.publish(b"y")
+    clock.advance(1)
+    store.deliver_due()
+    assert values_of(stream) == [b"y", b"x"]
+
+
+def test_by_topic_it_waits_for_each_queue(store: Store, clock: ManualClock) -> None:
+    queues = [store.queue(name, topics=["shop/#"]) for name in ("a", "b")]
+    published = store.publish("shop/7", b"x", delay=5)
+    assert sorted(published.delay_ids) == ["a", "b"]
+    assert all(isinstance(each, Delayed) for each in published.values())
+    assert queues[0].cancel(published.delay_ids["a"])
+    assert not queues[1].cancel(published.delay_ids["a"])
+    clock.advance(5)
+    assert store.deliver_due() == 1
+    assert [values_of(queue) for queue in queues] == [[], [b"x"]]
+    assert store.publish("shop/7", b"now").delay_ids == {}
+
+
+# --- cancel, list, count ------------------------------------------------------------------------
+
+
+def test_a_message_is_cancelled_or_delivered(
+    store: Store, queue: Queue, clock: ManualClock
+) -> None:
+    kept, gone = queue.publish(b"kept", delay=5), queue.publish(b"gone", delay=5)
+    assert queue.cancel(gone.delay_id)
+    assert queue.cancel(gone.delay_id)  # that it will never be delivered is still true
+    assert queue.delayed_count() == 1
+    clock.advance(5)
+    assert store.deliver_due() == 1
+    assert not queue.cancel(kept.delay_id)
+    assert values_of(queue) == [b"kept"]
+
+
+@pytest.mark.parametrize("delay_id", ["", "x", "1-2", "0-0-00000000", "f" * 40, "1-1-1-1"])
+def test_an_id_that_is_nobodys(queue: Queue, delay_id: str) -> None:
+    assert not queue.cancel(delay_id)
+    assert not queue.delays.exists  # to ask makes nothing
+    real = queue.publish(b"x", delay=5).delay_id
+    due, offset, tag = real.split("-")
+    for other in (f"{int(due, 16) + 1:x}-{offset}-{tag}", f"{due}-7-{tag}", delay_id):
+        assert not queue.cancel(other)
+    assert queue.delayed_count() == 1
+
+
+def test_an_id_is_a_string(queue: Queue) -> None:
+    with pytest.raises(TypeError, match="delay id"):
+        queue.cancel(7)  # type: ignore[arg-type]
+
+
+def test_what_is_scheduled_can_be_seen(queue: Queue, clock: ManualClock) -> None:
+    assert (queue.delayed(), queue.delayed_count()) == ([], 0)
+    later = queue.publish(b"later", delay=9, key="k", headers={"a": "b"})
+    sooner = queue.publish(b"sooner", delay=3, routing_key="eu")
+    first, second = queue.delayed()
+    assert (first.delay_id, first.deliver_at) == (sooner.delay_id, sooner.deliver_at)
+    assert (first.value, first.key, first.topic) == (b"sooner", None, "$queue/q/eu")
+    assert (second.delay_id, second.key, second.value) == (later.delay_id, b"k", b"later")
+    assert dict(second.headers.pairs) == {"a": b"b"}
+    assert queue.delayed(limit=1) == [first]
+    assert queue.delayed(limit=None) == [first, second]
+
+
+def test_they_are_counted_without_disturbing_anybody(store: Store, queue: Queue) -> None:
+    folder = store.layout.delayed(queue.incarnation)
+    assert count_scheduled(store.fs, folder) == 0
+    with few_in_memory():
+        ids = [queue.publish(b"x", delay=5).delay_id for _ in range(20)]
+        queue.cancel(ids[3])
+        queue.cancel(ids[17])
+        assert count_scheduled(store.fs, folder) == queue.delayed_count() == 18
+
+
+def test_nothing_moves_while_somebody_holds_it_still(
+    store: Store, queue: Queue, clock: ManualClock
+) -> None:
+    with held_still(store.fs, store.layout.delayed(queue.incarnation)):
+        assert not queue.delays.exists
+    queue.publish(b"x", delay=1)
+    clock.advance(1)
+    with held_still(store.fs, store.layout.delayed(queue.incarnation)):
+        queue.publish(b"y", delay=1)
+        lock = store.fs.lock(store.layout.delayed(queue.incarnation) + "/lock")
+        assert not lock.acquire(wait=False)
+        lock.close()
+    assert store.deliver_due() == 1
+
+
+# --- the queue goes -----------------------------------------------------------------------------
+
+
+def test_purging_drops_them(store: Store, queue: Queue, clock: ManualClock) -> None:
+    with few_in_memory():
+        delay_id = ""
+        for number in range(20):
+            delay_id = queue.publish(b"%d" % number, delay=5).delay_id
+            queue.delayed_count()
+        queue.publish(b"now")
+        queue.purge()
+        assert queue.delayed_count() == 0
+        assert not queue.cancel(delay_id)
+        queue.publish(b"new", delay=5)
+        clock.advance(10)
+        assert store.deliver_due() == 1
+    assert values_of(queue) == [b"new"]
+
+
+def test_a_queue_that_is_made_anew_has_none(store: Store, queue: Queue, clock: ManualClock) -> None:
+    delay_id = queue.publish(b"old", delay=5).delay_id
+    folder = Path(store.layout.delayed())
+    store.delete("q")
+    assert {path.name for path in folder.iterdir()} <= {"bell", "board"}
+    with pytest.raises(Closed):
+        queue.cancel(delay_id)
+    with pytest.raises(Closed):
+        queue.publish(b"x", delay=1)
+    queue = store.queue("q")
+    assert not queue.cancel(delay_id)
+    clock.advance(5)
+    assert store.deliver_due() == 0
+    assert values_of(queue) == []
+
+
+def test_what_a_killed_deleter_left_goes_with_the_next_start(machine: Machine) -> None:
+    store = machine.open()
+    store.queue("q").publish(b"x", delay=5)
+    machine.kill()
+    # The entry is gone, and the process with it, before the delayed messages are.
+    with machine.open() as store:
+        [settings] = store.registry.current().values()
+        store.registry.change(lambda queues: queues.clear())
+    with machine.open() as store:
+        assert not [path for path in machine.disk.files() if settings.incarnation in path]
+        store.queue("q")
+        machine.clock.advance(10)
+        assert store.deliver_due() == 0
+
+
+def test_nothing_is_left_when_nothing_is_scheduled(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    with open_store() as store:
+        store.queue("q").publish(b"x", delay=5)
+        clock.advance(5)
+        store.deliver_due()
+        folder = Path(store.layout.delayed())
+        assert [path for path in folder.iterdir() if path.is_dir()]
+    assert not [path for path in folder.iterdir() if path.is_dir()]
+    with open_store() as store:
+        queue = store.queue("q")
+        queue.publish(b"y", delay=5)
+    assert [path for path in folder.iterdir() if path.is_dir()]
+    with open_store() as store:
+        clock.advance(5)
+        assert store.deliver_due() == 1
+        assert values_of(store.get("q")) == [b"x", b"y"]
+
+
+# --- the clock ----------------------------------------------------------------------------------
+
+
+def test_a_clock_that_jumps_forward_delivers(
+    store: Store, queue: Queue, clock: ManualClock
+) -> None:
+    queue.publish(b"x", delay="1d")
+    clock.set_wall(clock.wall_ms() + 2 * 86_400_000)
+    assert store.deliver_due() == 1
+
+
+def test_a_clock_that_jumps_back_neither_repeats_nor_loses(
+    store: Store, queue: Queue, clock: ManualClock
+) -> None:
+    start = clock.wall_ms()
+    with few_in_memory():
+        for number in range(10):
+            queue.publish(b"a%d" % number, delay=number)
+        clock.advance(5)
+        assert store.deliver_due() == 6
+        clock.set_wall(start - 3_600_000)
+        assert store.deliver_due() == 0
+        # These are due before some that were delivered.
+        for number in range(10):
+            queue.publish(b"b%d" % number, delay=number)
+        clock.advance(20)
+        assert store.deliver_due() == 10
+        clock.set_wall(start + 60_000)
+        assert store.deliver_due() == 4
+    found = values_of(queue)
+    assert len(found) == len(set(found)) == 20
+    assert found[-4:] == [b"a6", b"a7", b"a8", b"a9"]
+
+
+# --- space --------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_gets_them_when_there_is_room(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("full", limits={"max_depth": 3, "on_full": "raise"})
+    consumer = queue.consumer("w")
+    for number in range(5):
+        queue.publish(b"%d" % number, delay=1)
+    clock.advance(1)
+    delivered = store.deliver_due()
+    assert 0 < delivered <= 3
+    assert queue.delayed_count() == 5 - delivered
+    found: list[bytes | None] = []
+    for _ in range(10):
+        found += drain(consumer)
+        store.deliver_due()
+    assert found == [b"%d" % number for number in range(5)]
+
+
+def test_space_comes_back(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store(flush="async")
+    queue = store.queue("q", compression="none")
+    folder = Path(store.layout.delayed(queue.incarnation))
+    for _ in range(3):
+        for _number in range(3_000):
+            queue.publish(b"x" * 1_000, delay=1, wait=False)
+        clock.advance(1)
+        store.deliver_due()
+        queue.delays.tidy()
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        assert size < 1_500_000
+    assert len(queue) == 9_000
+
+
+def test_memory_is_sorted_away_and_comes_back_in_order(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q", flush="none")
+    model = Model()
+    with few_in_memory():
+        for number in range(200):
+            model.schedule(queue, clock.wall_ms() + 1_000 * (number * 37 % 101))
+            if number % 7 == 0:
+                model.cancel(queue, b"%d" % (number // 2 + 1))
+        assert queue.delayed_count() == 200 - len(model.cancelled)
+        state = queue.delays._state
+        assert state is not None
+        assert len(state.runs) > 10
+        assert len(state.waiting) < 10
+        while queue.delays.merge():
+            assert queue.delayed_count() == 200 - len(model.cancelled)
+        state = queue.delays._state
+        assert state is not None
+        assert len(state.runs) < 10
+        for value in sorted(model.ids):
+            if int(value) % 5 == 0:
+                assert model.cancel(queue, value)
+        expected = sorted(
+            model.due.keys() - model.cancelled, key=lambda value: (model.due[value], int(value))
+        )
+        assert [each.value for each in queue.delayed(None)] == expected
+        for _ in range(110):
+            clock.advance(1)
+            store.deliver_due()
+            model.check(values_of(queue), clock.wall_ms())
+            queue.delays.merge()
+            queue.delays.tidy()
+    assert values_of(queue) == expected
+
+
+# --- many processes -----------------------------------------------------------------------------
+
+
+def test_two_stores_deliver_each_message_once(open_store: OpenStore, clock: ManualClock) -> None:
+    stores = [open_store(), open_store()]
+    queues = [store.queue("q") for store in stores]
+    model = Model()
+    with few_in_memory():
+        for number in range(60):
+            queue = queues[number % 2]
+            model.schedule(queue, clock.wall_ms() + 100 * (number * 7 % 13))
+            if number % 5 == 0:
+                model.cancel(queues[number // 5 % 2], b"%d" % (number // 2 + 1))
+            clock.advance(0.05)
+            stores[number // 3 % 2].deliver_due()
+        clock.advance(60)
+        assert sum(store.deliver_due() for store in stores) >= 0
+    for store in stores:
+        model.check_end(store)
+
+
+@pytest.fixture
+def awake(tmp_path: Path) -> Iterator[Store]:
+    """A store that delivers by itself."""
+    with tailrace.open(tmp_path / "data") as store:
+        yield store
+
+
+def arrives(queue: Queue | Stream, count: int = 1) -> float:
+    """When so many messages are in the queue, in milliseconds since 1970."""
+    limit = time.monotonic() + WAIT
+    while len(values_of(queue)) < count:
+        assert time.monotonic() < limit, "it does not come"
+        time.sleep(0.001)
+    return time.time() * 1000
+
+
+def test_it_comes_by_itself(awake: Store) -> None:
+    queue = awake.queue("q")
+    for delay in (0.3, 0.05, 0):
+        before = len(queue)
+        delayed = queue.publish(b"x", delay=delay)
+        came = arrives(queue, before + 1)
+        assert came >= delayed.deliver_at
+        assert came < delayed.deliver_at + 2_000
+
+
+def test_a_sooner_one_wakes_whoever_waits_for_a_later_one(awake: Store) -> None:
+    queue, other = awake.queue("q"), awake.queue("other")
+    queue.publish(b"later", delay=3600)
+    time.sleep(0.1)
+    sooner = other.publish(b"sooner", delay=0.1)
+    assert arrives(other) < sooner.deliver_at + 2_000
+    assert queue.delayed_count() == 1
+
+
+def test_somebody_who_was_there_first_delivers_for_one_who_has_left(
+    awake: Store, tmp_path: Path
+) -> None:
+    queue = awake.queue("q")
+    with another_process(tmp_path / "data") as other:
+        other.ask("store.queue('q').publish(b'x', delay=0.5)")
+        other.kill()
+    arrives(queue)
+    with tailrace.open(tmp_path / "data", upkeep=False) as idle:
+        idle.queue("q").publish(b"y", delay=0.2)
+    arrives(queue, 2)
+    assert values_of(queue) == [b"x", b"y"]
+
+
+def test_the_one_who_delivers_is_killed(awake: Store, tmp_path: Path) -> None:
+    with another_process(tmp_path / "data") as other:
+        # It came second, but had the lock when both were there.
+        other.ask("store.queue('q').publish(b'1', delay=0.01)")
+        queue = awake.queue("q")
+        arrives(queue)
+        other.ask("[store.queue('q').publish(b'%d' % n, delay=0.3) for n in (2, 3)] and 0")
+        other.kill()
+    arrives(queue, 3)
+    assert values_of(queue) == [b"1", b"2", b"3"]
+
+
+def test_it_waits_until_somebody_comes(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path / "data", upkeep=False) as store:
+        store.queue("q").publish(b"x", delay=0.01)
+        time.sleep(0.05)
+        assert values_of(store.get("q")) == []
+    with tailrace.open(tmp_path / "data") as store:
+        arrives(store.get("q"))
+
+
+def test_far_away_ones_need_nothing_open(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path / "data", upkeep=False, flush="none") as store:
+        for number in range(40):
+            store.queue(f"q{number}").publish(b"x", delay=86_400)
+    with tailrace.open(tmp_path / "data") as store:
+        limit = time.monotonic() + WAIT
+        while True:
+            opened = sum(queue.delays._incoming is not None for queue in store.queues())
+            assert store._pump is not None
+            if len(store._pump._next) == 40 and opened <= 32:
+                break
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        # And whoever publishes to one of them is heard.
+        with tailrace.open(tmp_path / "data", upkeep=False) as other:
+            other.queue("q0").publish(b"soon", delay=0.05)
+            arrives(store.get("q0"))
+
+
+def test_a_store_that_is_dropped_ends_its_thread(tmp_path: Path) -> None:
+    store = tailrace.open(tmp_path / "data")
+    pump = store._pump
+    assert pump is not None
+    thread = pump._thread
+    del store, pump
+    limit = time.monotonic() + WAIT
+    while thread.is_alive():  # it may be at it just now, and then has the store
+        assert time.monotonic() < limit
+        gc.collect()
+        thread.join(0.01)

@@ -1,0 +1,295 @@
+"""A disk that gets full: what goes, what is refused, and what works all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tailrace
+from tailrace import ConfigError, Full, NotWritten, Queue, Store, Stream
+from tailrace.log.fs import Space
+from tailrace.queue.caretaker import Caretaker
+from tailrace.queue.disk import DiskSettings, DiskWatch, Level
+from tailrace.testing import SimulatedDisk
+from tests.queue.clocks import Machine
+from tests.queue.support import drain, numbers, values
+
+SMALL: dict[str, Any] = {"segment_bytes": 400, "flush": "none", "compression": "none"}
+ALWAYS = {"enough_free": 0}
+
+
+class Scales(SimulatedDisk):
+    """A disk that says what it is told to say."""
+
+    used = 0.0
+
+    def space(self, path: str) -> Space:
+        return Space(1000, round(1000 * (1 - self.used)))
+
+
+@pytest.fixture
+def scales() -> Iterator[Machine]:
+    with Machine() as machine:
+        machine.disk = Scales(clock=machine.clock.wall_ms)
+        yield machine
+
+
+def set_used(machine: Machine, ratio: float) -> None:
+    assert isinstance(machine.disk, Scales)
+    machine.disk.used = ratio
+
+
+def look(store: Store) -> Level:
+    return store.disk.look()
+
+
+def fill(queue: Queue | Stream, count: int = 20) -> None:
+    for number in numbers(count):
+        queue.publish(number)
+
+
+def care(store: Store) -> Caretaker:
+    """One whose thread has nothing to do."""
+    caretaker = Caretaker(store)
+    caretaker.stop()
+    return caretaker
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"max_used_ratio": 0}, "max_used_ratio: expected a ratio"),
+        ({"refuse_ratio": 1.1}, "refuse_ratio: expected a ratio"),
+        ({"refuse_ratio": True}, "refuse_ratio"),
+        ({"delete_when": "25"}, "delete_when: expected 'always'"),
+        ({"delete_when": "4,16"}, "delete_when"),
+        ({"force": "yes"}, "force: expected true or false"),
+        ({"enough_free": "some"}, "enough_free"),
+        ({"max_ratio": 0.5}, "disk.max_ratio: unknown option"),
+        (0.9, "disk: expected a mapping"),
+    ],
+)
+def test_wrong_settings_are_refused(tmp_path: Path, given: Any, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        tailrace.open(tmp_path, disk=given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_levels() -> None:
+    disk = Scales()
+    watch = DiskWatch(disk, "", DiskSettings.parse(ALWAYS))
+    for used, level in ((0.5, Level.FINE), (0.86, Level.HIGH), (0.9, Level.REFUSING)):
+        disk.used = used
+        assert watch.look() is level
+    generous = DiskWatch(disk, "", DiskSettings(enough_free=50))
+    assert generous.look() is Level.FINE
+    disk.used = 0.96
+    assert generous.look() is Level.REFUSING
+
+
+# --- pressure -------------------------------------------------------------------------------------
+
+
+def test_what_may_go_goes_at_once(scales: Machine) -> None:
+    with scales.open(disk={**ALWAYS, "delete_when": "disk_full"}, **SMALL) as store:
+        queue = store.queue("q")
+        fill(queue)
+        drain(queue.consumer("w"))
+        fill(store.queue("unread"))
+        caretaker = care(store)
+        caretaker.mind_the_disk()
+        assert len(queue) == 20
+        set_used(scales, 0.87)
+        caretaker.mind_the_disk()
+        assert len(queue) == 0
+        assert len(store.queue("unread")) == 20
+
+
+def test_publishing_is_refused_until_it_falls(scales: Machine) -> None:
+    with scales.open(disk=ALWAYS, **SMALL) as store:
+        queue = store.queue("q")
+        fill(queue, 3)
+        set_used(scales, 0.95)
+        look(store)
+        for publish in (
+            lambda: queue.publish(b"x"),
+            lambda: queue.publish_many([b"x"]),
+            lambda: store.publish("$queue/q", b"x"),
+        ):
+            with pytest.raises(Full, match=r"disk.refuse_ratio allows \(90%\)"):
+                publish()
+        consumer = queue.consumer("w")
+        consumer.receive(1)[0].ack()
+        consumer.receive(1)[0].reject("bad")  # also a dead letter is written
+        assert len(store.dead("q")) == 1
+        set_used(scales, 0.5)
+        look(store)
+        queue.publish(b"x")
+
+
+def test_it_is_noticed_without_a_caretaker(
+    scales: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scales.open(disk=ALWAYS, **SMALL) as store:
+        queue = store.queue("q")
+        fill(queue, 1)
+        set_used(scales, 0.95)
+        monkeypatch.setattr(store.disk, "_looked_s", time.monotonic() - 2)
+        with pytest.raises(Full):
+            queue.publish(b"x")
+
+
+def test_by_force_the_oldest_go_that_nobody_has(scales: Machine) -> None:
+    with scales.open(disk={**ALWAYS, "force": True}, **SMALL) as store:
+        queue, held, stream = store.queue("q"), store.queue("held"), store.stream("s")
+        for each in (queue, held, stream):
+            fill(each)
+        queue.group("w")
+        message = held.consumer("w").receive(1)[0]
+        set_used(scales, 0.87)
+        care(store).mind_the_disk()
+        # It is as full as before, whatever was deleted: the scales say so.
+        assert len(held) == 20
+        assert 0 < len(queue) < 20
+        assert 0 < len(stream) < 20
+        assert queue.group("w").state.dropped == 20 - len(queue)
+        message.ack()
+        assert len(drain(queue.consumer("w"))) == len(queue)
+
+
+# --- no space at all ----------------------------------------------------------------------------
+
+
+def test_acks_work_on_a_full_disk(machine: Machine) -> None:
+    store = machine.open(disk={"refuse_ratio": 1})
+    queue = store.queue("q")
+    queue.publish_many(numbers(50))
+    consumer = queue.consumer("w")
+    care(store).mind_the_disk()  # has the reserve
+    messages = consumer.receive(50)
+    space = machine.disk.space("")
+    machine.disk.capacity = space.total - space.free
+    with pytest.raises(NotWritten):
+        queue.publish(os.urandom(2 << 20))  # more than there is room for ahead
+    for message in messages[:40]:
+        message.ack()
+    assert queue.vacuum().segments == 0
+    for message in messages[40:]:
+        message.ack()
+    assert queue.vacuum().segments == 1
+    machine.disk.capacity = None
+    queue.publish(b"next")
+    store.close()
+    with machine.open() as again:
+        assert drain(again.queue("q").consumer("w")) == [b"next"]
+
+
+def test_without_a_reserve_it_is_an_error_that_says_so(machine: Machine) -> None:
+    store = machine.open(flush="async")
+    queue = store.queue("q")
+    queue.publish_many(numbers(3))
+    consumer = queue.consumer("w")
+    messages = consumer.receive(3)
+    space = machine.disk.space("")
+    machine.disk.capacity = space.total - space.free
+    with pytest.raises(NotWritten) as caught:
+        messages[0].ack()
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.ENOSPC
+    machine.disk.capacity = None
+    for message in messages:
+        message.ack()
+    assert queue.group("w").progress() == (3, 3)
+    store.close()
+
+
+def test_the_reserve_comes_back(machine: Machine) -> None:
+    with machine.open() as store:
+        caretaker = care(store)
+        caretaker.mind_the_disk()
+        assert store.reserve.spend()
+        assert not store.reserve.spend()
+        caretaker.mind_the_disk()
+        assert store.reserve.spend()
+        machine.disk.capacity = machine.disk._used() + 1000
+        store.reserve.fill()  # there is no room for it: it is not made, and that is no error
+        assert machine.disk._used() <= machine.disk.capacity
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real one, of four megabytes."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def publish_until_refused(queue: Queue) -> int:
+    for number in range(1000):
+        try:
+            queue.publish(b"%d" % number + bytes(20_000))
+        except (NotWritten, tailrace.OutcomeUnknown, Full):
+            return number
+    raise AssertionError("the disk was never full")
+
+
+def test_a_real_disk_that_is_full(small_disk: Path) -> None:
+    options: dict[str, Any] = {"segment_bytes": "256KiB", "compression": "none"}
+    with tailrace.open(small_disk / "data", disk={"refuse_ratio": 1}, **options) as store:
+        queue = store.queue("q")
+        care(store).mind_the_disk()
+        published = publish_until_refused(queue)
+        with contextlib.suppress(OSError), open(small_disk / "rest", "wb", buffering=0) as rest:
+            while rest.write(bytes(4096)):
+                pass
+        consumer = queue.consumer("w")
+        done = []
+        while messages := consumer.receive(10):
+            done += values(messages)
+            consumer.ack(messages)
+        assert len(done) >= published > 50
+        os.unlink(small_disk / "rest")
+        queue.vacuum()
+    with tailrace.open(small_disk / "data") as store:
+        queue = store.queue("q")
+        queue.publish(b"goes on")
+        assert drain(queue.consumer("w")) == [b"goes on"]
+
+
+def test_refused_before_it_is_full(small_disk: Path) -> None:
+    options: dict[str, Any] = {"segment_bytes": "64KiB", "retention_check_interval": "50ms"}
+    with tailrace.open(small_disk / "data", compression="none", **options) as store:
+        queue = store.queue("q")
+        while look(store) is not Level.REFUSING:
+            queue.publish(bytes(20_000))
+        with pytest.raises(Full, match="refuse_ratio"):
+            queue.publish(b"x")
+        drain(queue.consumer("w"))
+        deadline = time.monotonic() + 30
+        while look(store) is not Level.FINE:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        queue.publish(b"x")

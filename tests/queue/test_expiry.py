@@ -1,0 +1,168 @@
+"""Messages whose time runs out: nobody gets them, and who wants to knows of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace import Message, Queue, Store
+from tests.queue.clocks import Machine, ManualClock
+from tests.queue.conftest import OpenStore
+from tests.queue.support import drain, numbers, offsets, one, values
+
+EXPIRED = {"dlq": {"expired": True}}
+
+
+def reasons(store: Store) -> list[tuple[bytes | None, bytes]]:
+    return [(letter.value, letter.headers["_dlq_reason"]) for letter in store.dead("q")]
+
+
+def test_the_time_of_a_queue_and_of_a_message(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q", limits={"message_ttl": "10s"})
+    queue.publish(b"queue's")
+    queue.publish(b"own", ttl=60)
+    queue.publish(b"for ever", ttl=0)
+    clock.advance(11)
+    assert [(m.value, m.expires_at is None) for m in queue.read()] == [
+        (b"queue's", False),
+        (b"own", False),
+        (b"for ever", True),
+    ]
+    consumer = queue.consumer("w")
+    assert values(consumer.receive(9)) == [b"own", b"for ever"]
+    assert offsets_pending(queue) == [1, 2]
+
+
+def offsets_pending(queue: Queue) -> list[int]:
+    return [pending.offset for pending in queue.pending("w")]
+
+
+def test_one_that_expires_while_it_waits_is_not_delivered_again(
+    store: Store, clock: ManualClock
+) -> None:
+    queue = store.queue("q", retry={"initial_backoff": "30s"})
+    queue.publish(b"x", ttl=10)
+    one(queue.consumer("w")).nack()
+    clock.advance(31)
+    assert queue.consumer("w").receive(9) == []
+    assert offsets_pending(queue) == []
+    assert store.dead("q") == []
+
+
+def test_a_lease_outlives_its_message(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q")
+    queue.publish(b"x", ttl=1)
+    message = one(queue.consumer("w"))
+    clock.advance(5)
+    message.ack()
+    assert queue.group("w").state.acked == 1
+
+
+def test_clocks_that_jump(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q")
+    queue.publish(b"x", ttl=10)
+    now_ms = clock.wall_ms()
+    clock.set_wall(now_ms + 3_600_000)
+    assert queue.peek("w") == []
+    clock.set_wall(now_ms - 3_600_000)  # nobody had looked for good
+    assert values(queue.peek("w")) == [b"x"]
+    clock.set_wall(now_ms + 3_600_000)
+    consumer = queue.consumer("w")
+    assert consumer.receive(1) == []
+    clock.set_wall(now_ms)
+    assert consumer.receive(1) == []  # what was passed is passed
+
+
+# --- dead letters of them -----------------------------------------------------------------------
+
+
+def test_expired_messages_become_dead_letters_if_that_is_wanted(
+    store: Store, clock: ManualClock
+) -> None:
+    queue = store.queue("q", **EXPIRED)
+    queue.publish_many(numbers(3), ttl=10)
+    queue.publish(b"stays")
+    clock.advance(11)
+    assert values(queue.consumer("w").receive(9)) == [b"stays"]
+    assert reasons(store) == [(number, b"expired") for number in numbers(3)]
+    assert offsets_pending(queue) == [3]
+    clock.advance(3600)
+    assert len(store.dead("q")) == 3
+
+
+def test_each_group_has_its_own(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q", **EXPIRED)
+    queue.publish(b"eu", routing_key="eu", ttl=10)
+    queue.publish(b"us", routing_key="us", ttl=10)
+    clock.advance(11)
+    drain(queue.consumer("w"))
+    drain(queue.consumer("w", filter="eu"))
+    groups = [letter.headers["_dlq_group"] for letter in store.dead("q")]
+    assert sorted(groups) == [b"w", b"w", b"w@eu"]
+
+
+def test_also_one_that_expires_between_two_deliveries(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q", **EXPIRED)
+    queue.publish(b"x", ttl=10)
+    with queue.consumer("w") as consumer:
+        one(consumer).nack(delay=20)
+        clock.advance(21)
+        assert consumer.receive(1) == []
+    [letter] = store.dead("q")
+    assert (letter.headers["_dlq_reason"], letter.headers["_dlq_delivery_count"]) == (
+        b"expired",
+        b"1",
+    )
+
+
+def test_to_look_writes_no_letters(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q", **EXPIRED)
+    queue.group("w")
+    queue.publish(b"x", ttl=10)
+    clock.advance(11)
+    assert queue.peek("w") == []
+    assert store.dead("q") == []
+
+
+def test_redriven_it_expires_no_more(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q", **EXPIRED)
+    queue.publish(b"x", ttl=10)
+    clock.advance(11)
+    consumer = queue.consumer("w")
+    assert consumer.receive(1) == []
+    assert store.redrive("q") == 1
+    message: Message = one(consumer)
+    assert (message.value, message.expires_at) == (b"x", None)
+
+
+def test_a_letter_that_cannot_be_written_is_written_later(
+    open_store: OpenStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    queue = store.queue("q", **EXPIRED)
+    queue.publish(b"x", ttl=10)
+    clock.advance(11)
+    consumer = queue.consumer("w")
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object) -> None:
+            raise OSError(5, "no letter today")
+
+        broken.setattr(Store, "bury", fail)
+        with pytest.raises(OSError, match="no letter today"):
+            consumer.receive(1)
+    assert consumer.receive(1) == []
+    assert reasons(store) == [(b"x", b"expired")]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_power_fails_and_there_is_one_letter(seed: int, machine: Machine) -> None:
+    store = machine.open()
+    queue = store.queue("q", **EXPIRED)
+    queue.publish_many(numbers(3), ttl=10)
+    machine.clock.advance(11)
+    assert queue.consumer("w").receive(9) == []
+    machine.power_cut(seed)
+    with machine.open() as again:
+        assert again.queue("q").consumer("w").receive(9) == []
+        assert sorted(offsets(again.dead("q"))) == [0, 1, 2]
+        assert reasons(again) == [(number, b"expired") for number in numbers(3)]

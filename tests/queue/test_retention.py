@@ -1,0 +1,327 @@
+"""What queues delete, and when: by themselves, by command, and never what somebody needs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import tailrace
+from tailrace import Closed, Queue, Store, Stream
+from tailrace.queue.handles import Handles, most_logs
+from tailrace.queue.looking import Look
+from tailrace.queue.settings import QueueSettings
+from tests.log.helpers import WAIT
+from tests.queue.clocks import Machine
+from tests.queue.conftest import OpenStore
+from tests.queue.support import drain, numbers, offsets, one, values
+
+SMALL: dict[str, Any] = {"segment_bytes": 400, "flush": "none", "compression": "none"}
+SOON = "30ms"
+
+
+def segments(queue: Queue | Stream) -> int:
+    return sum(name.endswith(".seg") for name in os.listdir(queue.log.path))
+
+
+def fill(queue: Queue | Stream, count: int = 20) -> None:
+    for number in numbers(count):
+        queue.publish(number)
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.01)
+
+
+# --- what may go ----------------------------------------------------------------------------------
+
+
+def test_what_all_groups_have_settled_goes(store: Store) -> None:
+    queue = store.queue("q", **SMALL)
+    fill(queue)
+    fast, slow = queue.consumer("fast"), queue.consumer("slow")
+    assert len(drain(fast)) == 20
+    assert queue.vacuum().segments == 0
+    messages = slow.receive(12)
+    for message in messages[1:]:
+        message.ack()
+    assert queue.vacuum().segments == 0  # the first one is not settled
+    messages[0].ack()
+    before = segments(queue)
+    report = queue.vacuum()
+    assert report.segments == before - segments(queue) > 0
+    assert offsets(queue.read())[0] <= 12
+    assert values(slow.receive(99)) == numbers(20)[12:]
+
+
+def test_everything_goes_when_everything_is_settled(store: Store) -> None:
+    queue = store.queue("q", **SMALL)
+    fill(queue)
+    drain(queue.consumer("w"))
+    queue.vacuum()
+    assert segments(queue) <= 1
+    assert sum(os.path.getsize(path) for path in Path(queue.log.path).glob("*.seg")) < 100
+    queue.publish(b"next")
+    assert one(queue.consumer("w")).offset == 20
+
+
+def test_limits_say_what_is_kept_of_it(store: Store) -> None:
+    queue = store.queue("q", retention={"max_length_messages": 8}, **SMALL)
+    fill(queue)
+    consumer = queue.consumer("w")
+    consumer.ack(consumer.receive(4))
+    queue.vacuum()
+    assert queue.log.start_offset <= 4  # whatever the limit says: it is needed
+    drain(consumer)
+    queue.vacuum()
+    assert 8 <= len(queue) < 14
+    assert values(queue.read())[-8:] == numbers(20)[-8:]
+
+
+def test_a_queue_that_no_group_reads_keeps_everything(store: Store) -> None:
+    queue = store.queue("q", **SMALL)
+    fill(queue)
+    assert queue.vacuum().segments == 0
+    queue.configure(retention={"max_length_messages": 8})
+    assert queue.vacuum().segments > 0
+    assert 8 <= len(queue) < 14
+
+
+def test_groups_of_a_stream_hold_nothing_back(store: Store) -> None:
+    stream = store.stream("s", retention={"max_length_messages": 8}, **SMALL)
+    fill(stream)
+    stream.consumer("r").receive(1)
+    stream.vacuum()
+    assert 8 <= len(stream) < 14
+
+
+def test_age(store: Store) -> None:
+    stream = store.stream("s", retention={"max_age": "1h"}, **SMALL)
+    for number in range(20):
+        stream.publish(
+            str(number), timestamp=time.time_ns() // 1_000_000 - 7_200_000 * (number < 9)
+        )
+    stream.vacuum()
+    first = stream.log.start_offset
+    assert 0 < first <= 9
+
+
+def test_of_all_queues_by_command(store: Store) -> None:
+    for name in ("a", "b"):
+        queue = store.queue(name, **SMALL)
+        fill(queue)
+        drain(queue.consumer("w"))
+    reports = store.vacuum()
+    assert [reports[name].segments > 0 for name in ("a", "b")] == [True, True]
+
+
+def test_a_group_that_cannot_be_read_holds_everything_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.queue("q", **SMALL)
+    fill(queue)
+    drain(queue.consumer("w"))
+
+    def damaged(look: Look, settings: QueueSettings, group_id: str) -> NoReturn:
+        raise tailrace.Corrupt(f"the group {group_id!r} cannot be read")
+
+    monkeypatch.setattr(Look, "look_at", damaged)
+    with pytest.raises(tailrace.Corrupt):
+        queue.vacuum()
+    assert len(queue) == 20
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_power_fails_while_it_deletes(seed: int, machine: Machine) -> None:
+    options = {**SMALL, "flush": "sync"}
+    store = machine.open()
+    queue = store.queue("q", **options)
+    fill(queue)
+    consumer = queue.consumer("w")
+    consumer.ack(consumer.receive(10))
+    queue.vacuum()
+    machine.power_cut(seed)
+    with machine.open() as again:
+        left = again.queue("q").consumer("w").receive(99)
+        assert values(left) == numbers(20)[10:]
+
+
+# --- by itself ------------------------------------------------------------------------------------
+
+
+def test_space_returns_without_a_call(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, retention_check_interval=SOON, **SMALL) as store:
+        queue = store.queue("q")
+        fill(queue)
+        assert segments(queue) > 3
+        drain(queue.consumer("w"))
+        eventually(lambda: segments(queue) <= 1)
+
+
+def test_also_of_queues_that_nobody_uses(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, upkeep=False, retention_check_interval=SOON, **SMALL) as store:
+        queue = store.queue("idle")
+        fill(queue)
+        drain(queue.consumer("w"))
+        folder = queue.log.path
+    with tailrace.open(tmp_path) as store:
+        store.queue("other").publish(b"x")
+        eventually(lambda: len([n for n in os.listdir(folder) if n.endswith(".seg")]) <= 1)
+        eventually(lambda: not store.get("idle").is_open)
+
+
+def test_a_queue_in_which_nothing_happened_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tailrace.open(tmp_path, retention_check_interval=SOON, **SMALL) as store:
+        for name in ("a", "b", "c"):
+            fill(store.queue(name))
+            drain(store.queue(name).consumer("w"))
+            store.queue(name).close()
+        assert store._caretaker is not None
+        eventually(lambda: len(store._caretaker._signs) == 3)  # type: ignore[union-attr]
+        time.sleep(0.3)  # also what closing has changed is seen to
+        seen: list[str] = []
+        vacuum = Queue.vacuum
+
+        def noticed(queue: Queue) -> Any:
+            seen.append(queue.name)
+            return vacuum(queue)
+
+        monkeypatch.setattr(Queue, "vacuum", noticed)
+        store.queue("b").publish(b"x")
+        eventually(lambda: "b" in seen)
+        time.sleep(0.2)
+        assert set(seen) == {"b"}
+
+
+def test_only_at_certain_hours(store: Store, open_store: OpenStore) -> None:
+    from tailrace.queue.caretaker import Caretaker
+    from tailrace.queue.disk import DiskSettings
+
+    for when, hour, may in (("04;16", 4, True), ("04;16", 5, False), ("disk_full", 4, False)):
+        settings = DiskSettings.parse({"delete_when": when})
+        wall_ms = int(time.mktime((2026, 3, 1, hour, 30, 0, 0, 0, -1)) * 1000)
+        assert settings.may_delete(wall_ms) is may
+    never = open_store(disk={"delete_when": "disk_full"})
+    queue = never.queue("q", **SMALL)
+    fill(queue)
+    drain(queue.consumer("w"))
+    caretaker = Caretaker(never)
+    try:
+        caretaker.retain()
+        assert segments(queue) > 3
+        caretaker.retain(is_pressed=True)
+        assert segments(queue) <= 1
+    finally:
+        caretaker.stop()
+
+
+def test_groups_that_are_idle_expire_by_rule(tmp_path: Path) -> None:
+    options: dict[str, Any] = {**SMALL, "retention_check_interval": SOON}
+    with tailrace.open(tmp_path, **options) as store:
+        queue = store.queue("q", expire_groups="200ms")
+        fill(queue)
+        queue.group("forgotten")
+        with queue.consumer("w") as consumer:
+            drain(consumer)
+            eventually(lambda: queue.group_ids() == ["w"])
+            eventually(lambda: segments(queue) <= 1)
+
+
+# --- how many are open --------------------------------------------------------------------------
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_many_queues_do_not_need_many_files(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, flush="none") as store:
+        store.handles = Handles(5)
+        before = open_files()
+        for number in range(40):
+            store.queue(f"q{number}").publish(b"%d" % number)
+        assert open_files() - before < 6 * 20
+        for number in range(40):
+            queue = store.queue(f"q{number}")
+            assert drain(queue.consumer("w")) == [b"%d" % number]
+            queue._consumers.clear()
+        assert sum(queue.is_open for queue in store.queues()) < 20
+
+
+def test_what_is_in_use_does_not_rest(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, flush="none") as store:
+        store.handles = Handles(1)
+        one_queue, other = store.queue("one"), store.queue("other")
+        one_queue.publish_many(numbers(3))
+        reading = one_queue.read()
+        assert next(reading).value == b"0"
+        consumer = other.consumer("w")
+        other.publish(b"x")
+        message = one(consumer)
+        for number in range(5):
+            store.queue(f"q{number}").publish(b"x")
+        assert other.is_open
+        assert one_queue.is_open
+        assert values(reading) == [b"1", b"2"]
+        del reading
+        assert one_queue.rest()
+        assert [queue.is_open for queue in (one_queue, other)] == [False, True]
+        message.ack()
+        consumer.close()
+        assert other.rest()
+        other.publish(b"y")
+
+
+def test_a_message_in_hand_keeps_its_group(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, flush="none") as store:
+        queue = store.queue("q")
+        queue.publish(b"x")
+        with queue.consumer("w") as consumer:
+            message = one(consumer)
+        assert not queue.rest()
+        message.ack()
+        assert queue.rest()
+        with pytest.raises(Closed):
+            message.ack()
+
+
+def test_threads_that_use_more_queues_than_may_be_open(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, flush="none") as store:
+        store.handles = Handles(3)
+        failures: list[Exception] = []
+
+        def work(start: int) -> None:
+            try:
+                for number in range(60):
+                    queue = store.queue(f"q{(start + number) % 12}")
+                    queue.publish(b"x")
+                    with queue.consumer("w") as consumer:
+                        for message in consumer.receive(2):
+                            message.ack()
+            except (tailrace.TailraceError, OSError, AssertionError) as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(start,)) for start in (0, 4, 8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        queues = [store.queue(f"q{number}") for number in range(12)]
+        left = sum(len(drain(queue.consumer("w"))) for queue in queues)
+        assert sum(queue.group("w").state.acked for queue in queues) == 180
+        assert left <= 180
+
+
+def test_how_many_depends_on_the_process() -> None:
+    assert 16 <= most_logs() <= 256
