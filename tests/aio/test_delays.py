@@ -67,7 +67,7 @@ def test_wrong_times(tmp_path: Path) -> None:
                 {"deliver_at": datetime(2030, 1, 1)},  # noqa: DTZ001
             ):
                 with pytest.raises(ValueError, match=r"delay|zone"):
-                    await queue.publish(b"x", **wrong)  # type: ignore[call-overload]
+                    await queue.publish(b"x", **wrong)
             assert await queue.delayed_count() == 0
 
     asyncio.run(asyncio.wait_for(scene(), WAIT))
