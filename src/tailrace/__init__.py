@@ -39,6 +39,7 @@ if _typing.TYPE_CHECKING:
     from tailrace.queue.backup_restore import RestoreReport, restore_backup, verify_backup
     from tailrace.queue.classic import Pending
     from tailrace.queue.consumer import Consumer, StreamConsumer
+    from tailrace.queue.delays import Delayed, Scheduled
     from tailrace.queue.group import Member
     from tailrace.queue.message import Message
     from tailrace.queue.queue import GroupInfo, Queue, Stream
@@ -53,6 +54,7 @@ __all__ = [
     "ConfigError",
     "Consumer",
     "Corrupt",
+    "Delayed",
     "Follower",
     "Full",
     "GroupInfo",
@@ -78,6 +80,7 @@ __all__ = [
     "Record",
     "RemoteProtocolError",
     "RestoreReport",
+    "Scheduled",
     "Store",
     "Stream",
     "StreamConsumer",
@@ -97,6 +100,7 @@ _LATER = {
     "BackupReport": "queue.backup",
     "Config": "config.model",
     "Consumer": "queue.consumer",
+    "Delayed": "queue.delays",
     "GroupInfo": "queue.queue",
     "GroupStats": "queue.stats",
     "Member": "queue.group",
@@ -107,6 +111,7 @@ _LATER = {
     "Queue": "queue.queue",
     "QueueStats": "queue.stats",
     "RestoreReport": "queue.backup_restore",
+    "Scheduled": "queue.delays",
     "Store": "queue.store",
     "Stream": "queue.queue",
     "StreamConsumer": "queue.consumer",

@@ -86,7 +86,10 @@ class LeaseLost(TailraceError):
 
 
 class Full(TailraceError):
-    """A configured limit is reached."""
+    """A configured limit is reached. `may_wait`: it is the depth of a queue, whose publishers are
+    to wait for room."""
+
+    may_wait = False
 
 
 class NotWritten(TailraceError):

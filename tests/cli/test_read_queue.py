@@ -101,9 +101,9 @@ def test_a_queue_with_a_slash(shell: Shell, queue: str) -> None:
 
 
 def test_following(shell: Shell, queue: str) -> None:
-    with shell.started("read", queue, "--start", "next", "-f", "--json") as process:
+    with shell.started("read", queue, "--start", "2", "-f", "--json") as process:
         assert process.stdout is not None
-        time.sleep(0.5)
+        assert json.loads(process.stdout.readline())["message_id"] == "mine"  # it is there
         with tailrace.open(shell.store) as store:
             store.queue(queue).publish(b"new")
             assert json.loads(process.stdout.readline())["value"] == "new"

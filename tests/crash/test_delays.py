@@ -221,7 +221,15 @@ def check_at(call: Call, act: Act, flush: str, fault: Fault) -> None:
 @pytest.mark.parametrize("fault", [Crash(), Crash(after=True), ShortWrite(then=Crash())], ids=str)
 @pytest.mark.parametrize("act", ACTS[:-1], ids=lambda act: act.__name__)
 def test_a_process_dies_at_any_call(act: Act, flush: str, fault: Fault) -> None:
-    check(act, flush, fault, 3)
+    check(act, flush, fault, 23)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("flush", FLUSHES)
+@pytest.mark.parametrize("fault", [Crash(), Crash(after=True), ShortWrite(then=Crash())], ids=str)
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_a_process_dies_at_every_call(act: Act, flush: str, fault: Fault) -> None:
+    check(act, flush, fault, 1)
 
 
 @pytest.mark.parametrize("flush", FLUSHES)
@@ -238,7 +246,7 @@ def test_a_process_dies_at_any_call(act: Act, flush: str, fault: Fault) -> None:
     ids=str,
 )
 def test_any_call_fails(flush: str, fault: Fault) -> None:
-    check(lives, flush, fault, 13)
+    check(lives, flush, fault, 97)
 
 
 # --- whole processes ----------------------------------------------------------------------------

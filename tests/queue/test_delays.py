@@ -14,7 +14,7 @@ import pytest
 import tailrace
 from tailrace import Closed, ConfigError, Full, Queue, Store, Stream, TailraceError
 from tailrace.queue.delays import Delayed, count_scheduled, due_ms, held_still
-from tests.log.helpers import WAIT
+from tests.log.helpers import WAIT, run_python
 from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
 from tests.queue.delaying import Model, few_in_memory, values_of
@@ -333,6 +333,31 @@ def test_a_clock_that_jumps_back_neither_repeats_nor_loses(
     assert found[-4:] == [b"a6", b"a7", b"a8", b"a9"]
 
 
+# --- power cuts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_the_queue_loses_with_the_power_is_delivered_again(
+    machine: Machine, seed: int
+) -> None:
+    """An `async` queue may lose what it got a moment ago; but that was safe where it waited."""
+    model = Model()
+    with few_in_memory():
+        store = machine.open(flush="async")
+        queue = store.queue("q")
+        for number in range(15):
+            model.schedule(queue, machine.clock.wall_ms() + 100 * (number % 9))
+            queue.delayed_count()
+        queue.delays.incoming.flush()
+        for _ in range(5):
+            machine.clock.advance(0.1)
+            store.deliver_due()
+        machine.power_cut(seed, seconds_off=60)
+        with machine.open() as store:
+            store.deliver_due()
+            model.check_end(store)
+
+
 # --- space --------------------------------------------------------------------------------------
 
 
@@ -509,6 +534,54 @@ def test_far_away_ones_need_nothing_open(tmp_path: Path) -> None:
         with tailrace.open(tmp_path / "data", upkeep=False) as other:
             other.queue("q0").publish(b"soon", delay=0.05)
             arrives(store.get("q0"))
+
+
+def test_what_was_removed_and_made_anew_is_noticed(tmp_path: Path) -> None:
+    """Whoever delivers has let go of a queue for which nothing is scheduled, and others remove its
+    files, and begin again."""
+    with tailrace.open(tmp_path / "data") as store:
+        with tailrace.open(tmp_path / "data", upkeep=False) as other:
+            other.queue("q").publish(b"x", delay=0.01)
+            queue = store.queue("q")
+            arrives(queue)
+            queue.delays.fall_asleep(None)
+        assert not queue.delays.exists
+        with tailrace.open(tmp_path / "data", upkeep=False) as other:
+            other.queue("q").publish(b"y", delay=0.1)
+            arrives(queue, 2)
+
+
+_FORK = """
+import json, os, sys, time, tailrace
+
+def values(queue):
+    return [message.value.decode() for message in queue.read()]
+
+store = tailrace.open(sys.argv[1])
+queue = store.queue("q")
+queue.publish(b"parent", delay=0.2)
+queue.delayed_count()
+child = os.fork()
+if not child:
+    queue.publish(b"child", delay=0.2)
+    limit = time.monotonic() + 30
+    while len(values(queue)) < 2 and time.monotonic() < limit:
+        time.sleep(0.01)
+    store.close()
+    os._exit(0)
+os.waitpid(child, 0)
+queue.publish(b"again", delay=0)
+limit = time.monotonic() + 30
+while len(values(queue)) < 3 and time.monotonic() < limit:
+    time.sleep(0.01)
+found = values(queue)
+store.close()
+print(json.dumps(found))
+"""
+
+
+def test_a_forked_child_goes_on(tmp_path: Path) -> None:
+    assert run_python(_FORK, tmp_path / "data") == ["parent", "child", "again"]
 
 
 def test_a_store_that_is_dropped_ends_its_thread(tmp_path: Path) -> None:

@@ -95,6 +95,14 @@ class World:
             store.close()
         self.start()
 
+    def leave(self) -> None:
+        """One of them closes the store and comes back; if it has nothing open, the other may be the
+        last one, and leave no files."""
+        number = self.rng.randrange(2)
+        self.stores[1 - number].queue("q").delays.rest()
+        self.stores[number].close()
+        self.stores[number] = self.machine.open(flush=self.flush)
+
     def kill(self) -> None:
         self.machine.kill()
         self.start()
@@ -128,6 +136,7 @@ WEIGHTS = {
     World.rest: 3,
     World.count: 6,
     World.restart: 3,
+    World.leave: 4,
     World.kill: 5,
     World.cut_power: 5,
 }

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tailrace.queue.depth import DepthReached, waits
+from tailrace.errors import Full
+from tailrace.queue.depth import waits
 
 __all__ = ["when_there_is_room"]
 
@@ -19,7 +20,7 @@ async def when_there_is_room(publish: Callable[[], Awaitable[T]], block: bool) -
     for pause_s in waits():
         try:
             return await publish()
-        except DepthReached as error:
+        except Full as error:
             if not block or not error.may_wait:
                 raise
         await asyncio.sleep(pause_s)

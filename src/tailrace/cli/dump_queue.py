@@ -20,10 +20,13 @@ __all__ = ["KNOWN", "Item", "reader_of"]
 
 Item = dict[str, object]
 
-KNOWN: Final = "ops.log, state.json, pel_<n>.json, groups/<queue>/<group>.json, queues.json"
+KNOWN: Final = (
+    "ops.log, state.json, pel_<n>.json, groups/<queue>/<group>.json, queues.json, schedule.json"
+)
 
 _JOURNAL: Final = re.compile(r"ops\.log(\.tmp)?|damaged-\d+")
 _STATE: Final = re.compile(r"state\.json(\.tmp)?")
+_SCHEDULE: Final = re.compile(r"schedule\.json(\.\d+\.tmp)?")
 _PEL: Final = re.compile(r"pel_[0-7]\.json(\.tmp)?")
 _CONFIG: Final = re.compile(r"queues\.json(\.\d+\.tmp)?")
 _SAVED: Final = re.compile(r".+\.json(\.\d+\.tmp)?")
@@ -52,7 +55,7 @@ def reader_of(path: str) -> Reader | None:
         reader = _saved
     elif _JOURNAL.fullmatch(name):
         reader = _journal
-    elif _STATE.fullmatch(name):
+    elif _STATE.fullmatch(name) or _SCHEDULE.fullmatch(name):
         reader = _state
     elif _PEL.fullmatch(name):
         reader = _pel

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from tailrace.errors import ConfigError
-
 __all__ = ["DEEPEST", "LARGEST", "Node", "Problem", "Unreadable", "refuse"]
 
 DEEPEST: Final = 100  # levels; the schema needs six
@@ -43,7 +41,7 @@ class Problem:
         return f"{self.file}:{self.line}: {said}"
 
 
-class Unreadable(ConfigError):
+class Unreadable(Exception):
     """The text is not YAML or TOML from this line on. Never leaves this package."""
 
     def __init__(self, line: int, message: str) -> None:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from tailrace.errors import TailraceError
+from tailrace.errors import OffsetOutOfRange, TailraceError
 from tailrace.kernel import Draft, Headers, Record, encode
 from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Receipt
@@ -53,6 +53,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ROOM: Final = 256  # bytes that the headers of a batch take
 _OPEN: Final = ".open"  # beside the folder: a lock that those share who have it open
+_TRIES: Final = 5  # to look at files that others change
 _PAGE_SIZE: Final = 4096
 _ASLEEP: Final = 0  # on the page: nobody follows what is published, so ring
 
@@ -178,6 +179,8 @@ class Delays(Delivery):
         fs.make_dirs(folder)  # with the lock: from here on nobody removes it
         self._lock = fs.lock(os.path.join(folder, "lock"))
         self._tag = self._begin(self._lock)
+        # Offsets, by which batches are numbered, may have begun anew.
+        self._producer = f"delays-{self._tag}-{secrets.token_hex(8)}"
         self._page = fs.map(os.path.join(folder, "board"), _PAGE_SIZE, write=True)
         return self._open_log(
             self._queue.settings,
@@ -395,14 +398,16 @@ class Delays(Delivery):
     def is_open(self) -> bool:
         return self._incoming is not None
 
-    @property
     def has_news(self) -> bool:
-        """Has somebody written something since our last turn? What another process writes may show
-        only after a moment; it rings if it matters."""
-        incoming = self._incoming
-        if incoming is None:
-            return self._page is None or not self._page[_ASLEEP]
-        return incoming.end_offset != self._seen
+        """May somebody have written something since our last turn? What another process writes may
+        show only after a moment; it rings if it matters."""
+        incoming, page = self._incoming, self._page
+        if incoming is not None:
+            return incoming.end_offset != self._seen
+        if page is None or not page[_ASLEEP]:
+            return True
+        # If the files were removed and made anew, nobody looks at this page any more.
+        return Manifest.read(self._fs, self._folder) != self._manifest
 
 
 def _exists(fs: FileSystem, folder: str) -> bool:
@@ -447,8 +452,22 @@ def sweep(fs: FileSystem, layout: Layout, queues: Callable[[], Queues]) -> None:
 def count_scheduled(fs: FileSystem, folder: str) -> int:
     """How many messages are to be delivered, without disturbing anybody: nothing is locked, made or
     changed. What is being delivered just now may count or not."""
-    if not _exists(fs, folder):
-        return 0
+    for is_last in (*[False] * _TRIES, True):
+        if not _exists(fs, folder):
+            return 0
+        before = Manifest.read(fs, folder)
+        try:
+            count = _count(fs, folder)
+        except (FileNotFoundError, OffsetOutOfRange):
+            if is_last:
+                raise
+        else:
+            if is_last or Manifest.read(fs, folder) == before:  # else the files were changed
+                return count
+    raise AssertionError  # the last try ends it
+
+
+def _count(fs: FileSystem, folder: str) -> int:
     state = Schedule(fs, folder, Manifest.load(fs, folder))
     given = None if isinstance(fs, OsFileSystem) else fs
     try:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import struct
 import threading
 import time
@@ -96,7 +95,7 @@ class Delivery:
         self._state: Schedule | None = None
         self._manifest: bytes | None = None  # what the state began with
         self._seen = -1  # the end of `incoming`, when we last caught up
-        self._producer = f"delays-{secrets.token_hex(8)}"
+        self._producer = ""  # nobody else's, and another each time that everything is opened
         self._unflushed: deque[tuple[int, int]] = deque()  # intents, and where their batches end
         self._merge: Merge | None = None
         self.is_held_up = False  # something is due, and the queue has no room for it

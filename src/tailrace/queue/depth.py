@@ -15,16 +15,10 @@ from typing import Final
 from tailrace.errors import Full
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["Depth", "DepthReached", "waits"]
+__all__ = ["Depth", "waits"]
 
 _SHARE: Final = 8
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
-
-
-class DepthReached(Full):
-    """A queue is too deep. `may_wait`: its publishers are to wait then."""
-
-    may_wait = False
 
 
 def waits() -> Iterator[float]:
@@ -74,10 +68,10 @@ class Depth:
         self._lock = threading.Lock()
 
 
-def _full(settings: QueueSettings) -> DepthReached:
+def _full(settings: QueueSettings) -> Full:
     what = "has as many messages that are not settled as limits.max_depth allows"
     if settings.limits.on_full == "drop_oldest":
         what += ", and all of them are being worked on"
-    error = DepthReached(f"the queue {settings.name!r} {what} ({settings.limits.max_depth:,})")
+    error = Full(f"the queue {settings.name!r} {what} ({settings.limits.max_depth:,})")
     error.may_wait = settings.limits.on_full == "block"
     return error

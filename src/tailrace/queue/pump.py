@@ -163,13 +163,14 @@ class Pump:
                 break
             next_ms = self._next.get(incarnation, 0)
             is_called_here = is_called and delays.is_open
-            if next_ms <= store.clock.wall_ms() or is_called_here or delays.has_news:
+            if next_ms <= store.clock.wall_ms() or is_called_here or delays.has_news():
                 try:
                     next_ms = self._deliver_one(store, delays)
                 except Closed:
                     next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
                 except (TailraceError, OSError) as error:
-                    logger.error("delayed messages cannot be delivered: %s", error)
+                    if incarnation in _names(store):  # else it was deleted under us
+                        logger.error("delayed messages cannot be delivered: %s", error)
                     next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
                 self._next[incarnation] = next_ms
                 self._busy_s[incarnation] = monotonic()
@@ -196,7 +197,7 @@ class Pump:
                 return True
             if not delays.is_open:
                 self._busy_s.pop(incarnation, None)
-                if delays.has_news:
+                if delays.has_news():
                     return True
             elif not delays.is_held_up:
                 with contextlib.suppress(TailraceError, OSError):  # the next look tells of it
@@ -226,13 +227,18 @@ def delays_of(store: Store) -> Iterator[tuple[Delays, str]]:
         entries = store.fs.list(store.alarm.folder)
     except FileNotFoundError:
         return
-    names = {each.incarnation: each.name for each in store.registry.current().values()}
+    names = _names(store)
     for entry in sorted(entries):
         name = names.get(entry.name)
         if entry.is_dir and name is not None:
             queue = store.get(name)
             if queue.incarnation == entry.name:
                 yield queue.delays, entry.name
+
+
+def _names(store: Store) -> dict[str, str]:
+    """The names of the queues, by incarnation."""
+    return {each.incarnation: each.name for each in store.registry.current().values()}
 
 
 def deliver_due(store: Store) -> int:

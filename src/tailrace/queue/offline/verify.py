@@ -1,4 +1,4 @@
-"""Check everything in a store: the registry, every queue's log, every group.
+"""Check everything in a store: the registry, every queue's log, every group, what is delayed.
 
 Nothing is changed, and no contents are too bad to be reported. The store should not be used
 meanwhile: what is just being written may look torn. If it is, the report says by whom.
@@ -19,6 +19,7 @@ from tailrace.log.offline.verify import verify as verify_log
 from tailrace.log.offline.words import counted
 from tailrace.log.sidefiles import FOLDER, side_path
 from tailrace.queue.ledger import Ledger
+from tailrace.queue.offline.delayed_check import check_delayed, logs_of_delayed
 from tailrace.queue.offline.group_survey import GroupSurvey, Kind, survey_group
 from tailrace.queue.offline.saved_check import check_saved
 from tailrace.queue.offline.tree import QueuePlace, Tree, entries, read_all
@@ -85,7 +86,7 @@ class StoreReport:
 def logs_of(fs: FileSystem, root: str) -> list[str]:
     """The folders of a store's logs."""
     folders = (os.path.join(queue.folder, "segments") for queue in Tree(fs, root).queues())
-    return [folder for folder in folders if entries(fs, folder)]
+    return [folder for folder in folders if entries(fs, folder)] + logs_of_delayed(fs, root)
 
 
 def verify_store(fs: FileSystem, root: str, progress: Progress | None = None) -> StoreReport:
@@ -102,6 +103,7 @@ def verify_store(fs: FileSystem, root: str, progress: Progress | None = None) ->
         report.findings += checked.findings
         surveys |= {(place.name, survey.id): survey for survey in checked.surveys}
     report.findings += check_saved(fs, tree, surveys)
+    report.findings += check_delayed(fs, tree)
     report.findings += _leftovers(fs, tree)
     return report
 
