@@ -5,7 +5,7 @@ One at a time works, by the lock `pump`. The others sleep as long as that one do
 lock: if it has died, it is theirs. As long as nothing is scheduled nobody has the lock, and all
 sleep until the bell rings.
 
-Sleep is never longer than a second while something is scheduled, because the clock may be set.
+Sleep is never longer than a second, because the clock may be set, and a bell may not be heard.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _LONGEST_MS: Final = 1_000
 _GRACE_MS: Final = 20  # that others leave to the one who delivers
 _SHORTEST_MS: Final = 40  # between two tries to become that one
 _BLIND_S: Final = 0.01  # between two looks where nothing tells of the bell
+_IDLE_S: Final = 1.0  # a bell that rings while one is about to listen is not heard: look anyway
 _AFTER_ERROR_MS: Final = 1_000
 _HELD_UP_MS: Final = 250
 _SOON_MS: Final = 60_000  # what is due later need not be open,
@@ -101,6 +102,9 @@ class Pump:
         watch = self._watch
         if watch is None:  # nothing tells of it
             self._stopping.wait(_BLIND_S if wait_s is None else min(wait_s, _BLIND_S))
+            return True
+        if wait_s is None:
+            watch.wait(_IDLE_S)
             return True
         return watch.wait(wait_s)
 
