@@ -2,10 +2,12 @@
 
 Each process that has the store open with upkeep has one; it sleeps until there is something to do.
 One at a time works, by the lock `pump`. The others sleep as long as that one does and then try the
-lock: if it has died, it is theirs. As long as nothing is scheduled nobody has the lock, and all
-sleep until the bell rings.
+lock: if it has died, it is theirs. As long as nothing is scheduled nobody has the lock. Who takes
+it then, and finds something, rings for the others: whoever published it did not, if its own process
+was looking just then.
 
-Sleep is never longer than a second, because the clock may be set, and a bell may not be heard.
+Where anything was ever scheduled sleep is never longer than a second, because the clock may be set,
+and because one may be killed before it rings.
 """
 
 from __future__ import annotations
@@ -36,7 +38,6 @@ _LONGEST_MS: Final = 1_000
 _GRACE_MS: Final = 20  # that others leave to the one who delivers
 _SHORTEST_MS: Final = 40  # between two tries to become that one
 _BLIND_S: Final = 0.01  # between two looks where nothing tells of the bell
-_IDLE_S: Final = 1.0  # a bell that rings while one is about to listen is not heard: look anyway
 _AFTER_ERROR_MS: Final = 1_000
 _HELD_UP_MS: Final = 250
 _SOON_MS: Final = 60_000  # what is due later need not be open,
@@ -103,9 +104,6 @@ class Pump:
         if watch is None:  # nothing tells of it
             self._stopping.wait(_BLIND_S if wait_s is None else min(wait_s, _BLIND_S))
             return True
-        if wait_s is None:
-            watch.wait(_IDLE_S)
-            return True
         return watch.wait(wait_s)
 
     def _look(self, is_called: bool) -> float | None:
@@ -122,7 +120,8 @@ class Pump:
             now_ms = store.clock.wall_ms()
             wait_ms = min(alarm.next_ms - now_ms + _GRACE_MS, _LONGEST_MS)
             return max(wait_ms, _SHORTEST_MS) / 1000
-        if not self._is_ours:
+        is_new = not self._is_ours
+        if is_new:
             self._is_ours = is_called = True
             self._next.clear()  # others may have done anything
         alarm.next_ms = 0
@@ -134,7 +133,9 @@ class Pump:
         if next_ms == NEVER:
             self._is_ours = False
             self._lock.release()
-            return None
+            return _LONGEST_MS / 1000
+        if is_new:
+            alarm.ring()
         return min(max(next_ms - now_ms, 0), _LONGEST_MS) / 1000
 
     def _attend(self, store: Store) -> bool:
