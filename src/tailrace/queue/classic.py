@@ -24,7 +24,7 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.queue.snapshots import Snapshot
 from tailrace.units import parse_duration
 
-__all__ = ["ClassicGroup", "Office", "Pending"]
+__all__ = ["ClassicGroup", "Office", "Pending", "pending_of"]
 
 logger = logging.getLogger("tailrace")
 
@@ -497,17 +497,7 @@ class ClassicGroup(Group[Ledger]):
     def pending(self) -> list[Pending]:
         """What is not settled, oldest first."""
         with self._turn:
-            now_ms = self.files.clock.boot_ms()
-            return list(self._pending(now_ms))
-
-    def _pending(self, now_ms: int) -> Iterator[Pending]:
-        for offset, lease in self.state.pending.items():
-            state = STATES[lease.state]
-            if lease.state in (CLAIMED, LEASED) and lease.until <= now_ms:
-                state = "expired"
-            left = max(lease.until - now_ms, 0) / 1000
-            holder = plain_name(lease.holder)
-            yield Pending(offset, holder, state, lease.count, left, lease.error)
+            return list(pending_of(self.state, self.files.clock.boot_ms()))
 
     def progress(self) -> tuple[int, int]:
         """Cursor and committed offset, as of now."""
@@ -577,6 +567,17 @@ class ClassicGroup(Group[Ledger]):
         super()._let_go()
         self._feed.close()
         vars(self).pop("_log", None)  # nobody is to think that it is in use
+
+
+def pending_of(ledger: Ledger, now_ms: int) -> Iterator[Pending]:
+    """What is not settled, oldest first."""
+    for offset, lease in ledger.pending.items():
+        state = STATES[lease.state]
+        if lease.state in (CLAIMED, LEASED) and lease.until <= now_ms:
+            state = "expired"
+        left = max(lease.until - now_ms, 0) / 1000
+        holder = plain_name(lease.holder)
+        yield Pending(offset, holder, state, lease.count, left, lease.error)
 
 
 def _ack_ops(held: list[Message]) -> list[Op]:

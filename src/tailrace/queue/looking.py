@@ -19,13 +19,13 @@ from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.log.log import Log
 from tailrace.log.sidefiles import side_path
 from tailrace.queue import dead_letters
-from tailrace.queue.classic import Pending
+from tailrace.queue.classic import Pending, pending_of
 from tailrace.queue.clock import Clock
 from tailrace.queue.feed import Feed
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
 from tailrace.queue.group_files import ALIVE, Member, plain_name
 from tailrace.queue.layout import Layout
-from tailrace.queue.ledger import CLAIMED, LEASED, STATES, Ledger
+from tailrace.queue.ledger import Ledger
 from tailrace.queue.message import Message
 from tailrace.queue.offline.group_survey import GroupSurvey, survey_group
 from tailrace.queue.registry import Queues
@@ -56,15 +56,7 @@ class GroupLook:
 
     def pending(self, now_ms: int) -> Iterator[Pending]:
         """What is not settled, oldest first; nothing of a stream."""
-        if not isinstance(self.state, Ledger):
-            return
-        for offset, lease in self.state.pending.items():
-            word = STATES[lease.state]
-            if lease.state in (CLAIMED, LEASED) and lease.until <= now_ms:
-                word = "expired"
-            left_s = max(lease.until - now_ms, 0) / 1000
-            holder = plain_name(lease.holder)
-            yield Pending(offset, holder, word, lease.count, left_s, lease.error)
+        return pending_of(self.state, now_ms) if isinstance(self.state, Ledger) else iter(())
 
 
 class Look:

@@ -45,7 +45,7 @@ class Publishing:
         raise NotImplementedError
 
     @property
-    def log(self) -> Log:
+    def log(self) -> QueueLog:
         raise NotImplementedError
 
     def _wall_ms(self) -> int:

@@ -21,6 +21,7 @@ from tailrace.queue.delays import Delays
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
 from tailrace.queue.group import Member
 from tailrace.queue.group_files import GroupFiles, discard_unopened
+from tailrace.queue.handles import QueueLog
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
 from tailrace.queue.scanning import Selection
@@ -103,7 +104,7 @@ class _LogQueue(Roomy):
         self._store.configure(self.name, **options)
 
     @property
-    def log(self) -> Log:
+    def log(self) -> QueueLog:
         """The queue's log."""
         settings = self.settings
         log = self._log

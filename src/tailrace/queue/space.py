@@ -80,20 +80,16 @@ class Roomy(Publishing):
         """Delete the segments that may go. A classic queue with groups lets go of what all of them
         have settled, and keeps of that what `retention` says; any other what `retention` lets
         go."""
-        settings, store = self.settings, self._store
-        self.log  # noqa: B018  opens it
-        with self._lock:
-            log = self._log or store.open_log(settings)
+        settings, store, log = self.settings, self._store, self.log
         return store.reserve.in_need(lambda: retaining.vacuum(store.look, settings, log))
 
     def drop_segment(self) -> bool:
         """Delete the oldest segment, settled or not, if nobody has a message of it, and it is not
         the only one; false if it has to stay."""
-        self.log  # noqa: B018  opens it
         with self._lock:
-            log = self._log
-            end = None if log is None else log.end_of_first_segment()
-            if log is None or end is None:
+            log = self.log
+            end = log.end_of_first_segment()
+            if end is None:
                 return False
             for group in self._classic_groups():
                 dropped = group.drop_ready(end)

@@ -43,18 +43,9 @@ from tailrace.units import parse_duration
 if TYPE_CHECKING:
     from tailrace.queue.stats import QueueStats
 
-__all__ = ["Outgoing", "Published", "Store", "open_store"]
+__all__ = ["Outgoing", "Published", "Store"]
 
 _AT_ONCE = 100  # dead letters
-
-
-def open_store(path: str | os.PathLike[str], **options: Any) -> Store:
-    """Open the store in a directory, which is made if it does not exist: `tailrace.open`.
-
-    `flush` and other options of queues are defaults for those that are created here. Takes what
-    `Store` takes.
-    """
-    return Store(path, **options)
 
 
 class Store(BackedUp):
