@@ -1,7 +1,10 @@
-"""What the log promises, shown: a writer is killed, and nothing it was promised is missing.
+"""What is promised, shown: processes are killed, and nothing that they were promised is missing.
 
-A child process appends batches and reports each one that the log acknowledged. In the middle of its
-work it is killed with SIGKILL. The parent opens what is left, reads everything, and compares.
+The log: a child process appends batches and reports each one that was acknowledged. In the middle
+of its work it is killed with SIGKILL. The parent opens what is left, reads it all, and compares.
+
+The queue: a worker is killed while it holds messages, and they come back to another one. A message
+that fails each time goes to the dead letters, from which it returns when the mistake is mended.
 
     python examples/demo.py [--seconds 1.0] [--keep DIR]
 """
@@ -17,7 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from collections import Counter
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +33,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BATCH = 100
+ORDERS = 1_000
+PREFETCH = 50
+POISON = 700
 console = Console(highlight=False)
+
+
+# --- how the story is told ------------------------------------------------------------------
+
+
+@contextmanager
+def step(title: str) -> Iterator[list[str]]:
+    """One line of the story: what was done, what came of it, how long it took."""
+    outcome: list[str] = []
+    started = time.perf_counter()
+    yield outcome
+    elapsed = time.perf_counter() - started
+    shown = f"{elapsed:.2f} s" if elapsed >= 1 else f"{elapsed * 1000:.2f} ms"
+    line = f"  [green]✓[/] {title:<27} [bold]{' '.join(outcome):<34}[/] [dim]{shown:>10}[/]"
+    console.print(line, soft_wrap=True)
+
+
+def check(condition: bool, promise: str) -> None:
+    if not condition:
+        console.print(f"  [red]✗ broken promise: {promise}[/]")
+        raise SystemExit(1)
+
+
+def size_of(folder: Path) -> str:
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return f"{size / 1e6:,.1f} MB"
+
+
+# --- the log --------------------------------------------------------------------------------
 
 
 def value_of(number: int) -> bytes:
@@ -63,26 +99,8 @@ def run_and_kill(folder: Path, seconds: float) -> list[range]:
     return acknowledged
 
 
-@contextmanager
-def step(title: str) -> Iterator[list[str]]:
-    """One line of the story: what was done, what came of it, how long it took."""
-    outcome: list[str] = []
-    started = time.perf_counter()
-    yield outcome
-    elapsed = time.perf_counter() - started
-    shown = f"{elapsed:.2f} s" if elapsed >= 1 else f"{elapsed * 1000:.2f} ms"
-    line = f"  [green]✓[/] {title:<27} [bold]{' '.join(outcome):<34}[/] [dim]{shown:>10}[/]"
-    console.print(line, soft_wrap=True)
-
-
-def check(condition: bool, promise: str) -> None:
-    if not condition:
-        console.print(f"  [red]✗ broken promise: {promise}[/]")
-        raise SystemExit(1)
-
-
-def show(folder: Path, seconds: float) -> None:
-    console.print(f"\n[bold]tailrace {tailrace.__version__}[/], a log in {folder}\n")
+def show_log(folder: Path, seconds: float) -> None:
+    console.print(f"\n[bold]A log[/] in {folder}\n")
 
     with step("append, then kill -9") as outcome:
         acknowledged = run_and_kill(folder, seconds)
@@ -132,18 +150,108 @@ def show(folder: Path, seconds: float) -> None:
         check(final.value == b"and on it goes", "what was durable stays")
         outcome.append(f"offset {final.offset:,}, as it was appended")
 
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    console.print(f"\n  {size / 1e6:,.1f} MB on disk; every promise kept.\n")
+
+# --- the queue ------------------------------------------------------------------------------
+
+
+def take_and_hang(folder: Path) -> None:
+    """The worker that is killed: it takes messages, says so, and settles none."""
+    with tailrace.open(folder) as store:
+        messages = store.queue("orders").consumer(group="shipping").receive(PREFETCH, wait=60.0)
+        os.write(sys.stdout.fileno(), b"%d\n" % len(messages))
+        time.sleep(3600)
+
+
+def kill_a_worker(folder: Path) -> int:
+    """How many messages a worker held when it was killed."""
+    command = [sys.executable, __file__, "--worker", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        held = int(worker.stdout.readline())
+        worker.kill()
+    return held
+
+
+class Shipping:
+    """The application: it counts what it has shipped, and cannot ship one of the orders yet."""
+
+    def __init__(self) -> None:
+        self.shipped: Counter[bytes | None] = Counter()
+        self.seen_before = 0
+        self.is_mended = False
+
+    def work(self, consumer: tailrace.Consumer) -> None:
+        """Ship until nothing is left that could be tried once more."""
+        while messages := consumer.receive(100, wait=1.0):
+            for message in messages:
+                self.seen_before += message.delivery_count > 1
+                with suppress(LookupError), message:  # acks, or gives it back if the block raises
+                    self.ship(message.value)
+
+    def ship(self, order: bytes | None) -> None:
+        if order == value_of(POISON) and not self.is_mended:
+            raise LookupError("its address cannot be read")
+        self.shipped[order] += 1
+
+
+def show_queue(folder: Path) -> None:
+    console.print(f"\n[bold]A queue[/] in {folder}\n")
+    shipping = Shipping()
+    retry = {"max_retries": 2, "initial_backoff": "50ms", "max_backoff": "200ms"}
+    with tailrace.open(folder) as store:
+        orders = store.queue("orders", retry=retry)
+        with step("publish") as outcome:
+            orders.publish_many([value_of(number) for number in range(ORDERS)])
+            outcome.append(f"{ORDERS:,} orders")
+
+        with step("a worker, then kill -9") as outcome:
+            held = kill_a_worker(folder)
+            check(orders.pending("shipping") != [], "what it held is not lost with it")
+            outcome.append(f"{held} orders were in its hands")
+
+        consumer = orders.consumer(group="shipping")
+        with step("another worker") as outcome:
+            shipping.work(consumer)
+            check(shipping.seen_before >= held, "what a dead worker held comes back")
+            check(max(shipping.shipped.values()) == 1, "what was acknowledged does not come back")
+            outcome.append(f"{shipping.shipped.total():,} shipped, {held} of them came back")
+
+        with step("the one that always fails") as outcome:
+            [letter] = store.dead("orders")
+            check(letter.value == value_of(POISON), "only what fails goes to the dead letters")
+            tries = letter.headers["_dlq_delivery_count"].decode()
+            outcome.append(f"is a dead letter after {tries} tries")
+
+        with step("mend it, then redrive") as outcome:
+            shipping.is_mended = True
+            store.redrive("orders")
+            shipping.work(consumer)
+            check(store.dead("orders") == [], "what is redriven is no dead letter any more")
+            check(len(shipping.shipped) == shipping.shipped.total() == ORDERS, "each once")
+            outcome.append(f"all {ORDERS:,} shipped, each once")
+
+
+# --- both -----------------------------------------------------------------------------------
+
+
+def show(folder: Path, seconds: float) -> None:
+    console.print(f"\n[bold]tailrace {tailrace.__version__}[/]")
+    show_log(folder / "log", seconds)
+    show_queue(folder / "store")
+    console.print(f"\n  {size_of(folder)} on disk; every promise kept.\n")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Show that a killed writer loses nothing.")
+    parser = argparse.ArgumentParser(description="Show that a killed process loses nothing.")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long the writer lives")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="write the log here, and keep it")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="write here, and keep it")
     parser.add_argument("--writer", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.writer is not None:
         write_until_killed(arguments.writer)
+    elif arguments.worker is not None:
+        take_and_hang(arguments.worker)
     elif arguments.keep is not None:
         if arguments.keep.exists() and any(arguments.keep.iterdir()):
             parser.error(f"{arguments.keep} is not empty")
