@@ -272,6 +272,70 @@ def test_deleted_batches_are_remembered_by_the_snapshot(open_log: OpenLog) -> No
         assert log.end_offset == 5
 
 
+@pytest.mark.parametrize("flush", ["sync", "async", "none"])
+@pytest.mark.parametrize("vacuums", [False, True], ids=["truncated", "vacuumed"])
+def test_what_is_deleted_is_remembered_after_a_kill(
+    open_log: OpenLog, path: Path, tmp_path: Path, flush: str, vacuums: bool
+) -> None:
+    """The log does not have it any more, so the snapshot is stored before it goes."""
+    log = open_log(flush=flush, upkeep=False)
+    for n in range(5):
+        log.append([b"x"], producer="p", sequence=n).wait()
+    log.truncate_before(4)
+    if vacuums:
+        log.truncate_before(5)
+        assert log.vacuum().segments == 1
+    with Log(copy_as_killed(path, tmp_path / "copy"), flush=flush) as log:
+        assert [log.append([b"x"], producer="p", sequence=n).offset for n in range(5)] == [
+            0, 1, 2, 3, 4,
+        ]  # fmt: skip
+        assert log.end_offset == 5
+
+
+def test_one_who_never_asked_keeps_what_it_deletes(
+    open_log: OpenLog, path: Path, tmp_path: Path
+) -> None:
+    log = open_log()
+    log.append([b"1"], producer="p", sequence=0).wait()
+    killed = copy_as_killed(path, tmp_path / "killed")
+    with Log(killed, upkeep=False) as log:
+        log.append([b"2"]).wait()
+        log.truncate_before(1)
+    with Log(killed) as log:
+        assert log.append([b"1"], producer="p", sequence=0).offset == 0
+        assert log.end_offset == 2
+
+
+def test_what_another_handle_deleted_is_remembered(path: Path) -> None:
+    """Whose own table ends before the start of the log goes by the snapshot, and leaves it."""
+    with Log(path, mode="shared", upkeep=False) as one:
+        one.append([b"0"], producer="p", sequence=0).wait()
+        with Log(path, mode="shared", upkeep=False) as other:
+            for n in range(1, 4):
+                other.append([b"%d" % n], producer="p", sequence=n).wait()
+            other.truncate_before(4)
+            other.vacuum()
+        assert one.append([b"2"], producer="p", sequence=2).offset == 2
+    with Log(path) as log:
+        assert log.append([b"3"], producer="p", sequence=3).offset == 3
+        assert log.end_offset == 4
+
+
+def test_on_a_full_disk_it_is_deleted_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimulatedDisk()
+    with Log("log", fs=disk, upkeep=False) as log:
+        log.append([bytes(80)]).wait()
+        log.truncate_before(1)
+        log.append([bytes(80)], producer="p", sequence=0).wait()
+        space = disk.space("log")
+        disk.capacity = space.total - space.free
+        log.truncate_before(2)
+        assert "who appended what is deleted cannot be noted" in caplog.text
+        disk.capacity = None
+        assert log.vacuum().segments == 1
+        assert log.append([bytes(80)], producer="p", sequence=0).offset == 1  # it knows that still
+
+
 # --- who is forgotten ---------------------------------------------------------------------------
 
 

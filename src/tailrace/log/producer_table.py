@@ -7,9 +7,8 @@ added as they happen, and those of other processes are read from the log.
 from __future__ import annotations
 
 import contextlib
-import threading
+import logging
 import time
-from typing import Any
 
 from tailrace.errors import Corrupt
 from tailrace.kernel import first_headers
@@ -19,19 +18,24 @@ from tailrace.log.reader import Reader, View
 
 __all__ = ["ProducerTable"]
 
+logger = logging.getLogger("tailrace")
+
 
 class ProducerTable:
-    """Used with the turn to write, but for `store`."""
+    """Used with the turn to write."""
 
-    def __init__(self, fs: FileSystem, folder: str, reader: Reader, expiry_ms: int) -> None:
+    def __init__(
+        self, fs: FileSystem, folder: str, reader: Reader, expiry_ms: int, end_offset: int
+    ) -> None:
         self._fs = fs
         self._folder = folder
         self._reader = reader
         self._expiry_ms = expiry_ms
         self._producers: Producers | None = None
-        self._store_lock = threading.Lock()
-        # Have others appended since we looked? What we append ourselves is added at once.
-        self.has_news = False
+        self._stored_to = 0  # where in the log the snapshot ends, as far as we know
+        # What is in the log from here on we have appended ourselves: it was added at once.
+        self._ours_from = end_offset
+        self.has_news = False  # others have appended since
 
     def find(self, producer: str, sequence: int, view: View) -> Appended | None:
         """Where this sequence is in the log, if it is. `view` is all of the log."""
@@ -44,43 +48,69 @@ class ProducerTable:
 
     def forget(self) -> None:
         """Begin again when it is needed: the log knows."""
-        self._producers = None
+        self._producers, self.has_news = None, True
 
-    def _current(self, view: View) -> Producers:
-        producers = self._producers
-        if producers is None:
+    def keep(self, view: View, below: int, durable: int) -> None:
+        """Store what is below an offset, because the log will not have it any more.
+
+        On a full disk it may be that this cannot be written, and that what is to be deleted is what
+        fills it: then that goes first, and somebody who is killed now is not recognised again.
+        """
+        try:
+            if len(self._current(view, below)) and self._stored_to < below:
+                self._store(view, max(durable, below))
+        except OSError as error:
+            logger.warning(
+                "%s: who appended what is deleted cannot be noted: %s",
+                self._folder,
+                error,
+                extra={"path": self._folder},
+            )
+
+    def _current(self, view: View, upto: int | None = None) -> Producers:
+        """All that is in the log, or at least what is below `upto`."""
+        if self._producers is not None and self._is_complete(self._producers):
+            self._producers.next_offset = view.end
+            return self._producers
+        if self.has_news:
+            self._ours_from, self.has_news = view.end, False
+        producers, self._producers = self._producers, None  # if we fail half way, begin again
+        if producers is None or producers.next_offset < view.start:  # only the snapshot knows then
             producers = Producers.load(self._fs, self._folder, view.end)
-        elif not self.has_news:
-            producers.next_offset = view.end
-            return producers
-        self._producers = None  # if we fail half way, begin again
         first = max(producers.next_offset, view.start)
-        while first < view.end:
+        behind = self._ours_from if upto is None else min(upto, self._ours_from)
+        while first < behind:
             try:
-                for region in self._reader.regions(view, first, view.end):
+                for region in self._reader.regions(view, first, behind):
                     producers.observe(first_headers(region.data, 0, len(region.data)))
                 break
             except Corrupt as error:
-                first = error.next_offset or view.end
-        producers.next_offset = view.end
+                first = error.next_offset or behind
+        producers.next_offset = max(producers.next_offset, behind)
+        if self._is_complete(producers):
+            producers.next_offset = view.end
         self._expire(producers)
-        self._producers, self.has_news = producers, False
+        self._producers = producers
         return producers
+
+    def _is_complete(self, producers: Producers) -> bool:
+        return producers.next_offset >= self._ours_from and not self.has_news
 
     def _expire(self, producers: Producers) -> None:
         producers.expire(time.time_ns() // 1_000_000 - self._expiry_ms)
 
-    def snapshot(self, durable: int, end_offset: int) -> dict[str, Any] | None:
-        """What is durable, to be stored, so that the next one need not read the log for it."""
+    def store(self, view: View, durable: int) -> None:
+        """Store what is durable, so that the next one need not read the log for it. That is a
+        cache: where it cannot be written, it is done without."""
+        with contextlib.suppress(OSError):
+            self._store(view, durable)
+
+    def _store(self, view: View, durable: int) -> None:
         producers = self._producers
         if producers is None:
-            return None
+            return
         self._expire(producers)
-        known = producers.next_offset if self.has_news else end_offset
-        return producers.snapshot(min(durable, known))
-
-    def store(self, snapshot: dict[str, Any] | None) -> None:
-        """Thread-safe. A snapshot is a cache: one that cannot be written is done without."""
-        if snapshot is not None:
-            with self._store_lock, contextlib.suppress(OSError):
-                Producers.store(self._fs, self._folder, snapshot)
+        known = min(durable, view.end if self._is_complete(producers) else producers.next_offset)
+        if known >= view.start:  # else there is one of somebody who knew more
+            Producers.store(self._fs, self._folder, producers.snapshot(known))
+            self._stored_to = known

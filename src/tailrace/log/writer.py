@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from tailrace.errors import Closed, NotWritten, OffsetOutOfRange, OutcomeUnknown
 from tailrace.kernel import Draft
@@ -116,7 +115,8 @@ class Writer:
         self._resources.callback(self.committer.close)
         self._layout = self.board.layout
         reader = Reader(self.catalog, self.gaps, sparse_below, lambda: self._start_offset)
-        self.producers = ProducerTable(fs, folder, reader, self._options.producer_expiry_ms)
+        expiry_ms = self._options.producer_expiry_ms
+        self.producers = ProducerTable(fs, folder, reader, expiry_ms, self.tail.end_offset)
         self.tail.announce = self._announce
         self.end_turn()
         if self.turn.exclusive:
@@ -261,7 +261,7 @@ class Writer:
             self._close_cleanly()
             self.board.take_down()
         else:
-            self.producers.store(self._snapshot())
+            self._store_producers()
             self.end_turn()
 
     def disown(self) -> None:
@@ -289,7 +289,7 @@ class Writer:
         synced = self.flush_mode is not FlushMode.NONE
         if synced:
             self.tail.trim()
-            self.producers.store(self._snapshot())
+            self._store_producers()
         self.tail.finish()
         _file, segment, position, end_offset, _past = self.tail.written()
         boot_id = "" if synced else self._fs.boot_id().hex()
@@ -483,15 +483,15 @@ class Writer:
                 raise
             # Rolled: bounds what the next one has to read. An `async` log does it with a flush.
             if self.tail.base != base and self.flush_mode is not FlushMode.ASYNC:
-                self.producers.store(self._snapshot())
+                self._store_producers()
             return found
 
     def _everything(self) -> View:
         extents, end_offset = self.tail.extents()
         return View(extents, self._start_offset, end_offset)
 
-    def _snapshot(self) -> dict[str, Any] | None:
-        return self.producers.snapshot(self.committer.durable, self.tail.end_offset)
+    def _store_producers(self) -> None:
+        self.producers.store(self._everything(), self.committer.durable)
 
     # --- durability -------------------------------------------------------------------------
 
@@ -529,9 +529,8 @@ class Writer:
         segment = self.committer.watermark.segment
         self.committer.flush()
         if self.flush_mode is FlushMode.ASYNC and self.committer.watermark.segment != segment:
-            with self.lock:
-                snapshot = self._snapshot()
-            self.producers.store(snapshot)  # not under the lock: appends go on
+            with contextlib.suppress(Closed), self._my_turn():  # who closes it stores them, too
+                self._store_producers()
 
     # --- deletion ---------------------------------------------------------------------------
 
@@ -556,6 +555,7 @@ class Writer:
     def _raise_start(self, offset: int) -> None:
         if offset <= self._start_offset:
             return
+        self.producers.keep(self._everything(), offset, self.committer.durable)
         try:
             try:
                 self._start_file.store(offset)
