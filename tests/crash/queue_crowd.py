@@ -175,6 +175,7 @@ class Worker(QueueActor):
         with self.open_store() as store:
             queue = store.queue(QUEUE)
             ways[(self.slot + self.incarnation) % len(ways)](queue)
+            self.leave()
 
     def options(self, **others: Any) -> dict[str, Any]:
         key_order = {"key_order": True} if self.plan.keyed else {}
@@ -275,8 +276,12 @@ class Worker(QueueActor):
             elif kind != "abandon":
                 self.settle(kind, [message], getattr(message, kind))
 
-    def die(self) -> None:
+    def leave(self) -> None:
+        """What it still has is free when it closes its store, as when it dies."""
         self.book.note("death", self.consumer_name, boot_s())
+
+    def die(self) -> None:
+        self.leave()
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(PATIENCE_S)
 
@@ -334,6 +339,7 @@ class AioWorker(Worker):
             async with consumer, asyncio.TaskGroup() as tasks:
                 for number in range(self.TASKS):
                     tasks.create_task(self._consume_aio(consumer, number))
+            self.leave()
 
     async def _consume_aio(self, consumer: aio.Consumer, task: int) -> None:
         while not self.is_stopped():

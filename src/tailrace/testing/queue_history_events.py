@@ -64,7 +64,7 @@ class Settlement(NamedTuple):
 
 
 class Death(NamedTuple):
-    """A consumer was killed, at `time` or soon after; what it had is free then."""
+    """A consumer was killed or closed its store, at `time` or soon after; what it had is free."""
 
     consumer: str
     time: float
