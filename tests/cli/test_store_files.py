@@ -264,7 +264,7 @@ def test_marks(run: Run, killed: Path) -> None:
     (queue / "deleted").write_text("0123")
     found = [
         alive,
-        *(group(killed) / ".tailrace" / name for name in ("bell", "lock", "open")),
+        *(group(killed) / ".tailrace" / name for name in ("bell", "lock", "lock.next", "open")),
         *(killed / "queue/.tailrace" / name for name in ("lock", "members")),
         queue / "attended",
         queue / "deleted",
@@ -277,6 +277,13 @@ def test_marks(run: Run, killed: Path) -> None:
         text = run("dump", path).stdout
         assert "    modified: 2" in text
         assert ("text: '" in text) == bool(mark["text"])
+
+
+def test_the_board_of_a_group_is_not_that_of_the_store(run: Run, killed: Path) -> None:
+    _, mark = lines(run("dump", "--json", group(killed) / ".tailrace/board"))
+    assert "turn" in mark["what"]
+    _, board = lines(run("dump", "--json", killed / "queue/.tailrace/board"))
+    assert board["type"] == "board"
 
 
 def test_files_that_are_nobodys(run: Run, closed: Path, log: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import click
 
 from tailrace.cli.output import print_json, progress_bar
-from tailrace.cli.stores import look_at_store, store_option, store_path
+from tailrace.cli.stores import StorePlace, look_at_store, store_options
 from tailrace.log.offline.words import counted
 from tailrace.units import format_size
 
@@ -16,7 +16,7 @@ __all__ = ["backup", "restore_backup"]
 
 @click.command()
 @click.argument("directory", metavar="DIR")
-@store_option
+@store_options
 @click.option(
     "--since",
     metavar="OLD",
@@ -28,7 +28,7 @@ __all__ = ["backup", "restore_backup"]
     help="Link full segments to those of the store, on the same file system, instead of copying.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
-def backup(directory: str, store: str | None, since: str | None, link: bool, as_json: bool) -> None:
+def backup(directory: str, store: StorePlace, since: str | None, link: bool, as_json: bool) -> None:
     """Copy a whole store to a new folder DIR, while it is used.
 
     Nobody has to stop: programs go on publishing and consuming. DIR must not exist, or be empty. It
@@ -65,10 +65,10 @@ def backup(directory: str, store: str | None, since: str | None, link: bool, as_
 
 @click.command("restore-backup")
 @click.argument("directory", metavar="DIR")
-@store_option
+@store_options
 @click.option("--check", is_flag=True, help="Only see whether the backup is whole.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
-def restore_backup(directory: str, store: str | None, check: bool, as_json: bool) -> None:
+def restore_backup(directory: str, store: StorePlace, check: bool, as_json: bool) -> None:
     """Make a store of the backup in DIR.
 
     Every file of the backup is checked first, and nothing is written if one is missing or damaged.
@@ -86,7 +86,7 @@ def restore_backup(directory: str, store: str | None, check: bool, as_json: bool
         if check:
             report = backup_restore.verify_backup(directory, progress=progress)
         else:
-            report = backup_restore.restore_backup(directory, store_path(store), progress=progress)
+            report = backup_restore.restore_backup(directory, store.path, progress=progress)
     if as_json:
         print_json({"type": "report", "restored": not check, **report._asdict()})
         return

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tailrace.cli.output import print_json
-from tailrace.cli.stores import store_option, store_path
+from tailrace.cli.stores import StorePlace, store_option
 from tailrace.errors import ConfigError
 
 __all__ = ["config"]
@@ -50,7 +50,7 @@ def check(context: click.Context, file: str | None, store: str | None, as_json: 
     path = file if file is not None else _find(store)
     if path is None:
         raise ConfigError(
-            f"there is no {', '.join(NAMES)} in {store_path(store)} or beside it; name a file"
+            f"there is no {', '.join(NAMES)} in {StorePlace(store).path} or beside it; name a file"
         )
     problems = problems_of(path)
     for problem in problems:
@@ -122,7 +122,7 @@ def _find(store: str | None) -> str | None:
     """The file of a store, as a person would name it, even if it is wrong."""
     from tailrace.config.model import Config
 
-    path = Config.find_file(store_path(store))
+    path = Config.find_file(StorePlace(store).path)
     if path is None:
         return None
     near = os.path.relpath(path)

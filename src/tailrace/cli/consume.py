@@ -16,7 +16,13 @@ from tailrace.cli.lazy import forget_stdout
 from tailrace.cli.messages import describe_message, message_item
 from tailrace.cli.output import print_json
 from tailrace.cli.signals import Stopped, Stopping
-from tailrace.cli.stores import complete_group, open_queue, queue_argument, store_option
+from tailrace.cli.stores import (
+    StorePlace,
+    complete_group,
+    open_queue,
+    queue_argument,
+    store_options,
+)
 from tailrace.cli.times import parse_seconds
 from tailrace.errors import LeaseLost, TailraceError
 
@@ -60,7 +66,7 @@ _AT_ONCE = 100  # messages that are written out together, and acknowledged toget
     help="Run this for each message, with its value as input; acknowledge it if it succeeds.",
 )
 @click.option("--values", is_flag=True, help="Write the values alone, each with a newline.")
-@store_option
+@store_options
 @click.option("--json", "in_json", is_flag=True, help="Write one JSON object per line.")
 @click.pass_context
 def consume(
@@ -73,7 +79,7 @@ def consume(
     wait: float | None,
     command: str | None,
     values: bool,
-    store: str | None,
+    store: StorePlace,
     in_json: bool,
 ) -> None:
     """Take messages from a queue, as a consumer of a group.

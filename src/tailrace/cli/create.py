@@ -8,7 +8,7 @@ import click
 
 from tailrace.cli.output import print_json
 from tailrace.cli.queues import queue_item
-from tailrace.cli.stores import look_at_store, open_store, store_option, store_path
+from tailrace.cli.stores import StorePlace, look_at_store, open_store, store_options
 from tailrace.errors import ConfigError, InvalidName, TailraceError
 
 __all__ = ["create"]
@@ -49,7 +49,7 @@ __all__ = ["create"]
     help="Any other setting, such as retry.initial_backoff=1s or dlq.enabled=false.",
 )
 @click.option("--update", is_flag=True, help="Change the settings of a queue that is there.")
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
 def create(
     queue: str,
@@ -67,7 +67,7 @@ def create(
     max_messages: int | None,
     others: tuple[str, ...],
     update: bool,
-    store: str | None,
+    store: StorePlace,
     as_json: bool,
 ) -> None:
     """Make a queue, and its store if there is none.
@@ -98,11 +98,13 @@ def create(
             **dict(map(_setting, others)),
         }
     )
+    if update or options:
+        store.refuse_declared(queue)
     there = _type_there(store, queue)
     if there is not None and not update:
-        raise InvalidName(f"there is a queue {queue!r} in {store_path(store)}; --update changes it")
+        raise InvalidName(f"there is a queue {queue!r} in {store.path}; --update changes it")
     if there is None and update:
-        raise InvalidName(f"there is no queue {queue!r} in {store_path(store)} to change")
+        raise InvalidName(f"there is no queue {queue!r} in {store.path} to change")
     _check(queue, kind or there or "classic", options)
     with open_store(store, create=True) as opened:
         make = opened.stream if (kind or there) == "stream" else opened.queue
@@ -111,10 +113,10 @@ def create(
         print_json({**queue_item(settings), "type": "queue"})
     else:
         what = "stream" if settings.type == "stream" else "queue"
-        click.echo(f"{'changed' if update else 'made'} the {what} {queue!r} in {store_path(store)}")
+        click.echo(f"{'changed' if update else 'made'} the {what} {queue!r} in {store.path}")
 
 
-def _type_there(store: str | None, queue: str) -> str | None:
+def _type_there(store: StorePlace, queue: str) -> str | None:
     """The type of the queue, if there is one: a queue keeps its type."""
     try:
         with look_at_store(store) as look:

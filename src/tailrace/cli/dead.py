@@ -10,11 +10,12 @@ import click
 from tailrace.cli.messages import message_item
 from tailrace.cli.output import as_text, as_time, print_json
 from tailrace.cli.stores import (
+    StorePlace,
     complete_group,
     look_at_store,
     open_queue,
     queue_argument,
-    store_option,
+    store_options,
 )
 from tailrace.log.offline.words import counted
 
@@ -30,10 +31,10 @@ __all__ = ["dead", "redrive"]
     "--group", shell_complete=complete_group, metavar="GROUP", help="Only those of this group."
 )
 @click.option("--limit", "--max", type=click.IntRange(min=0), metavar="N", help="Show N at most.")
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
 def dead(
-    queue: str, group: str | None, limit: int | None, store: str | None, as_json: bool
+    queue: str, group: str | None, limit: int | None, store: StorePlace, as_json: bool
 ) -> None:
     """Show the dead letters of a queue that nobody has dealt with, oldest first.
 
@@ -85,14 +86,14 @@ def _describe(message: Message) -> str:
     metavar="OFFSET",
     help="Only this one, as `dead` shows it; may be given more than once.",
 )
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
 def redrive(
     queue: str,
     group: str | None,
     limit: int | None,
     offsets: tuple[int, ...],
-    store: str | None,
+    store: StorePlace,
     as_json: bool,
 ) -> None:
     """Bring dead letters back to their queue, each for the group that had it.

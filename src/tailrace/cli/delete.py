@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from tailrace.cli.output import print_json
-from tailrace.cli.stores import confirm, look_at_store, open_store, queue_argument, store_option
+from tailrace.cli.stores import (
+    StorePlace,
+    confirm,
+    look_at_store,
+    open_store,
+    queue_argument,
+    store_options,
+)
 from tailrace.log.offline.words import counted
 
 if TYPE_CHECKING:
@@ -32,10 +39,10 @@ def _describe(look: Look, queue: str) -> str:
 @click.command()
 @queue_argument
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
 @click.pass_context
-def delete(context: click.Context, queue: str, yes: bool, store: str | None, as_json: bool) -> None:
+def delete(context: click.Context, queue: str, yes: bool, store: StorePlace, as_json: bool) -> None:
     """Delete a queue with all that is in it, for everybody who uses it.
 
     Asks first; where nobody can be asked, --yes is needed.
@@ -46,6 +53,7 @@ def delete(context: click.Context, queue: str, yes: bool, store: str | None, as_
     """
     with look_at_store(store) as look:
         described = _describe(look, queue)
+    store.refuse_declared(queue)
     if not confirm(f"Delete {described}?", yes=yes):
         context.exit(REFUSED)
     with open_store(store) as opened:
@@ -59,10 +67,10 @@ def delete(context: click.Context, queue: str, yes: bool, store: str | None, as_
 @click.command()
 @queue_argument
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
 @click.pass_context
-def purge(context: click.Context, queue: str, yes: bool, store: str | None, as_json: bool) -> None:
+def purge(context: click.Context, queue: str, yes: bool, store: StorePlace, as_json: bool) -> None:
     """Delete every message of a queue, for all its groups; the queue and its groups stay.
 
     Asks first; where nobody can be asked, --yes is needed. Leases on what is deleted are lost.

@@ -35,9 +35,11 @@ _MARKS: Final = {
     "bell": "it is written to when consumers are to look again",
     "deleted": "the queue's incarnation, when it is about to be deleted",
     "lock": "a lock; whoever has it may change something",
+    "lock.next": "a lock; whoever has it is the next to get the turn",
     "members": "a lock; whoever has the store open shares it",
     "open": "a lock; whoever has the group open shares it",
 }
+_TURNS: Final = "memory that processes share; who waits for the group's turn asks for it there"
 _ALIVE: Final = "a lock; it is held as long as a process has the group open"
 
 
@@ -62,11 +64,17 @@ def reader_of(path: str) -> Reader | None:
     elif _CONFIG.fullmatch(name):
         reader = _config
     elif os.path.basename(above) == FOLDER and not _is_log(os.path.dirname(above)):
-        if name == "board":
+        if name == "board" and _is_group(os.path.dirname(above)):
+            reader = partial(_mark, _TURNS)
+        elif name == "board":
             reader = _board
         elif name in _MARKS or name.startswith("alive-"):
             reader = partial(_mark, _MARKS.get(name, _ALIVE))
     return reader
+
+
+def _is_group(folder: str) -> bool:
+    return os.path.basename(os.path.dirname(folder)) == "consumers"
 
 
 def _is_saved(name: str, above: str) -> bool:
@@ -215,4 +223,5 @@ def _mark(what: str, fs: FileSystem, path: str, *, start: int, limit: int | None
     data = _read(fs, path)
     yield {"type": "file", "size": len(data)}
     item: Item = {"type": "mark", "what": what, "modified": fs.stat(path).modified_ms}
-    yield {**item, "text": data.decode("utf-8", "backslashreplace")}
+    text = data.rstrip(b"\0").decode("utf-8", "backslashreplace")
+    yield {**item, "text": text}

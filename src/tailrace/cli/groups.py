@@ -8,12 +8,13 @@ import click
 
 from tailrace.cli.output import as_age, as_time, print_json, print_table
 from tailrace.cli.stores import (
+    StorePlace,
     confirm,
     group_argument,
     look_at_store,
     open_queue,
     queue_argument,
-    store_option,
+    store_options,
 )
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ def groups() -> None:
 @queue_argument
 @click.option("--members", is_flag=True, help="Show who is in each group, too.")
 @click.option("--exact", is_flag=True, help="Count what is ready, however long it takes.")
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
-def list_groups(queue: str, members: bool, exact: bool, store: str | None, as_json: bool) -> None:
+def list_groups(queue: str, members: bool, exact: bool, store: StorePlace, as_json: bool) -> None:
     """Show how far each group of a queue is, and who is in it.
 
     No group is joined or made for it. What has a ~ is an estimate, and never too low.
@@ -139,11 +140,11 @@ def group_item(group: GroupStats, members: list[Member] | None = None) -> dict[s
 @queue_argument
 @group_argument
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
 @click.pass_context
 def delete_group(
-    context: click.Context, queue: str, group: str, yes: bool, store: str | None, as_json: bool
+    context: click.Context, queue: str, group: str, yes: bool, store: StorePlace, as_json: bool
 ) -> None:
     """Forget a group, even one that is damaged; its messages stay in the queue.
 

@@ -6,7 +6,13 @@ import click
 
 from tailrace.cli.messages import describe_message, message_item
 from tailrace.cli.output import print_json
-from tailrace.cli.stores import complete_group, look_at_store, queue_argument, store_option
+from tailrace.cli.stores import (
+    StorePlace,
+    complete_group,
+    look_at_store,
+    queue_argument,
+    store_options,
+)
 
 __all__ = ["peek"]
 
@@ -23,9 +29,9 @@ __all__ = ["peek"]
     metavar="N",
     help="Show N at most.",
 )
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
-def peek(queue: str, group: str | None, limit: int, store: str | None, as_json: bool) -> None:
+def peek(queue: str, group: str | None, limit: int, store: StorePlace, as_json: bool) -> None:
     """Show what a group would get next, without taking it.
 
     Without a GROUP it is what a new one would get. No group is joined or made for it.

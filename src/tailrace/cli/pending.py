@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tailrace.cli.output import as_age, print_json, print_table
-from tailrace.cli.stores import group_argument, look_at_store, queue_argument, store_option
+from tailrace.cli.stores import (
+    StorePlace,
+    group_argument,
+    look_at_store,
+    queue_argument,
+    store_options,
+)
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,9 +26,9 @@ __all__ = ["pending"]
 @queue_argument
 @group_argument
 @click.option("--limit", "--max", type=click.IntRange(min=0), metavar="N", help="Show N at most.")
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
-def pending(queue: str, group: str, limit: int | None, store: str | None, as_json: bool) -> None:
+def pending(queue: str, group: str, limit: int | None, store: StorePlace, as_json: bool) -> None:
     """Show what a group of a work queue has got and not settled, oldest first.
 
     A message is leased (with a consumer), claimed (fetched ahead by one), expired (its lease is

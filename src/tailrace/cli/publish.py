@@ -14,7 +14,7 @@ import click
 
 from tailrace.cli.messages import Line, parse_message
 from tailrace.cli.output import print_json, progress_bar
-from tailrace.cli.stores import open_queue, queue_argument, store_option
+from tailrace.cli.stores import StorePlace, open_queue, queue_argument, store_options
 from tailrace.cli.times import parse_seconds, parse_time
 from tailrace.errors import TailraceError
 from tailrace.log.offline.words import counted
@@ -78,7 +78,7 @@ def _parse_headers(
     "--count", type=click.IntRange(min=1), metavar="N", help="Publish so many, as a load."
 )
 @click.option("--size", metavar="BYTES", help="With --count: of this size, such as 1KiB.")
-@store_option
+@store_options
 @click.option(
     "--json",
     "in_json",
@@ -98,7 +98,7 @@ def publish(
     deliver_at: int | None,
     count: int | None,
     size: str | None,
-    store: str | None,
+    store: StorePlace,
     in_json: bool,
 ) -> None:
     """Publish messages to a queue.

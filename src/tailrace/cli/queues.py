@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tailrace.cli.output import print_json, print_table
-from tailrace.cli.stores import look_at_store, store_option
+from tailrace.cli.stores import StorePlace, look_at_store, store_options
 
 if TYPE_CHECKING:
     from tailrace.queue.settings import QueueSettings
@@ -17,9 +17,9 @@ __all__ = ["queue_item", "queues"]
 
 
 @click.command()
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object, with all settings.")
-def queues(store: str | None, as_json: bool) -> None:
+def queues(store: StorePlace, as_json: bool) -> None:
     """Show the queues of a store, and what is set on them.
 
     Nothing is opened for it; `tailrace stats` has the figures.

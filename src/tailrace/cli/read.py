@@ -13,7 +13,7 @@ import click
 from tailrace.cli.dump_text import describe_record
 from tailrace.cli.output import print_json, record_item
 from tailrace.cli.places import find_log, is_log
-from tailrace.cli.stores import complete_queue, is_queue, look_at_store, store_option
+from tailrace.cli.stores import StorePlace, complete_queue, is_queue, look_at_store, store_options
 from tailrace.cli.times import parse_time
 from tailrace.kernel import Record
 from tailrace.log.log import Log, Start
@@ -58,7 +58,7 @@ def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Sta
     help="With --follow: stop when nothing has come for so long.",
 )
 @click.option("--values", is_flag=True, help="Write the values alone, each with a newline.")
-@store_option
+@store_options
 @click.option("--json", "in_json", is_flag=True, help="Write one JSON object per line.")
 def read(
     place: str,
@@ -69,7 +69,7 @@ def read(
     follow: bool,
     timeout: float | None,
     values: bool,
-    store: str | None,
+    store: StorePlace,
     in_json: bool,
 ) -> None:
     """Write out the messages of a queue, or the records of a log, and those to come.
@@ -111,11 +111,11 @@ def read(
 
 
 def _open(
-    stack: contextlib.ExitStack, place: str, store: str | None, patience_s: float | None
+    stack: contextlib.ExitStack, place: str, store: StorePlace, patience_s: float | None
 ) -> tuple[Log | None, str | None]:
     """The log that is meant, and the queue whose it is. Of a queue that nobody has used yet there
     is none, for which one may have patience (`None`: for ever)."""
-    if store is None and (is_log(place) or not is_queue(place)):
+    if not store.is_given and (is_log(place) or not is_queue(place)):
         return stack.enter_context(Log(find_log(place), read_only=True)), None
     look = stack.enter_context(look_at_store(store))
     look.settings(place)

@@ -8,11 +8,12 @@ import click
 
 from tailrace.cli.output import print_json
 from tailrace.cli.stores import (
+    StorePlace,
     group_argument,
     look_at_store,
     open_queue,
     queue_argument,
-    store_option,
+    store_options,
 )
 from tailrace.cli.times import parse_time
 from tailrace.errors import Locked, OffsetOutOfRange
@@ -45,7 +46,7 @@ class _Plan(NamedTuple):
 @click.option("--shift-by", type=int, metavar="N", help="So many offsets on; less than 0 is back.")
 @click.option("--execute", is_flag=True, help="Do it; without this, only say what would be done.")
 @click.option("--force", is_flag=True, help="Even while somebody is consuming.")
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
 def reset(
     queue: str,
@@ -57,7 +58,7 @@ def reset(
     shift_by: int | None,
     execute: bool,
     force: bool,
-    store: str | None,
+    store: StorePlace,
     as_json: bool,
 ) -> None:
     """Have a group go on from somewhere else.
@@ -110,7 +111,7 @@ def _check_inside(queue: str, offset: int, start: int, end: int) -> None:
         )
 
 
-def _execute(store: str | None, queue: str, group: str, target: int, force: bool) -> None:
+def _execute(store: StorePlace, queue: str, group: str, target: int, force: bool) -> None:
     from tailrace.queue.classic import ClassicGroup
 
     with open_queue(store, queue) as (_, opened):

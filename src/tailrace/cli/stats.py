@@ -12,7 +12,7 @@ import click
 
 from tailrace.cli.groups import group_item
 from tailrace.cli.output import as_age, print_json, table_lines
-from tailrace.cli.stores import complete_queue, look_at_store, store_option
+from tailrace.cli.stores import StorePlace, complete_queue, look_at_store, store_options
 from tailrace.cli.times import parse_seconds
 from tailrace.units import format_size
 
@@ -55,8 +55,9 @@ Figures = dict[str, "QueueStats"]
     "--times", type=click.IntRange(min=1), metavar="N", help="With --watch: stop after N looks."
 )
 @click.option("--exact", is_flag=True, help="Count, however long it takes, and estimate nothing.")
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per look.")
+@click.option("--prometheus", is_flag=True, help="Write the text format of Prometheus.")
 def stats(
     queue: str | None,
     watch: bool,
@@ -64,8 +65,9 @@ def stats(
     interval: float,
     times: int | None,
     exact: bool,
-    store: str | None,
+    store: StorePlace,
     as_json: bool,
+    prometheus: bool,
 ) -> None:
     """Show figures of one queue, or of all.
 
@@ -82,13 +84,19 @@ def stats(
       tailrace stats
       tailrace stats orders --exact --json
       tailrace stats --watch --interval 5s
+      tailrace stats --prometheus > /var/lib/node_exporter/tailrace.prom
     """
     if times is not None and not watch:
         raise click.UsageError("--times goes with --watch")
+    if prometheus and (watch or rates or as_json):
+        raise click.UsageError("--prometheus is one look: not with --watch, --rates or --json")
     with look_at_store(store) as look:
         before: Figures | None = None
         looks = _look_again(look, queue, exact, interval, times if watch else 1 + rates)
         for figures in looks:
+            if prometheus:
+                _write_prometheus(figures)
+                return
             if not rates or before is not None or watch:
                 _show(look, figures, before, as_json, watch)
             before = figures
@@ -108,6 +116,12 @@ def _look_again(
         else:
             yield {queue: queue_stats(look, look.settings(queue), exact=exact)}
         number += 1
+
+
+def _write_prometheus(figures: Figures) -> None:
+    from tailrace.metrics import prometheus_text
+
+    click.echo(prometheus_text(figures), nl=False)
 
 
 def _show(

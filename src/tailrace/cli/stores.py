@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from tailrace.cli.places import find_store
-from tailrace.errors import TailraceError
+from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from tailrace.config.model import Config
     from tailrace.queue.looking import Look
     from tailrace.queue.queue import Queue, Stream
     from tailrace.queue.store import Store
 
 __all__ = [
     "ENVIRONMENT",
+    "StorePlace",
     "complete_group",
     "complete_queue",
     "confirm",
@@ -32,7 +37,7 @@ __all__ = [
     "open_store",
     "queue_argument",
     "store_option",
-    "store_path",
+    "store_options",
 ]
 
 ENVIRONMENT = "TAILRACE_STORE"
@@ -41,25 +46,73 @@ _DEFAULT = "data"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def store_option(command: F) -> F:
-    """`--store DIR`, for every command that is about queues."""
-    return click.option(
-        "--store",
-        metavar="DIR",
-        help=f"The store.  [default: ${ENVIRONMENT}, or ./{_DEFAULT}]",
-    )(command)
+@dataclass(frozen=True)
+class StorePlace:
+    """The store that a person means, and its configuration; see `store_options`."""
+
+    store: str | None = None
+    config_file: str | None = None
+
+    @property
+    def is_given(self) -> bool:
+        return self.store is not None or self.config_file is not None
+
+    @cached_property
+    def path(self) -> str:
+        """As it was given, or as the configuration that was given says, or the environment, or the
+        usual place."""
+        if self.store:
+            return self.store
+        if self.config_file and self.config is not None:
+            return self.config.store_path
+        return os.environ.get(ENVIRONMENT) or _DEFAULT
+
+    @cached_property
+    def config(self) -> Config | None:
+        """As it was given, or the one in the store or beside it, if there is one."""
+        from tailrace.config.model import Config
+
+        return Config.load(self.config_file) if self.config_file else Config.find(self.path)
+
+    def declares(self, queue: str) -> bool:
+        """Is it a queue of the configuration? Whoever opens the store makes it then."""
+        return self.config is not None and any(each.name == queue for each in self.config.queues)
+
+    def refuse_declared(self, queue: str) -> None:
+        """What the configuration says, the next who opens the store would bring back."""
+        if self.config is not None and self.declares(queue):
+            raise ConfigError(f"the queue {queue!r} is in {self.config.path}; change it there")
 
 
-def store_path(given: str | None) -> str:
-    """As it was given, or as the environment says, or the usual place."""
-    return given or os.environ.get(ENVIRONMENT) or _DEFAULT
+store_option = click.option(
+    "--store",
+    metavar="DIR",
+    help=f"The store.  [default: ${ENVIRONMENT}, or ./{_DEFAULT}]",
+)
+
+_config_option = click.option(
+    "--config",
+    metavar="FILE",
+    help="Its configuration.  [default: tailrace.yaml or .toml in the store or beside it]",
+)
+
+
+def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--store DIR` and `--config FILE`, for every command that is about queues: as one argument,
+    `store`."""
+
+    @functools.wraps(command)
+    def with_place(*args: Any, store: str | None, config: str | None, **rest: Any) -> Any:
+        return command(*args, store=StorePlace(store, config), **rest)
+
+    return store_option(_config_option(with_place))
 
 
 # --- looking --------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def look_at_store(given: str | None) -> Iterator[Look]:
+def look_at_store(place: StorePlace) -> Iterator[Look]:
     """Look at a store, of which nothing is written, made or locked."""
     from tailrace.log.fs import OsFileSystem
     from tailrace.queue.clock import SystemClock
@@ -67,10 +120,9 @@ def look_at_store(given: str | None) -> Iterator[Look]:
     from tailrace.queue.looking import Look
     from tailrace.queue.registry import Registry
 
-    path = store_path(given)
-    root = find_store(path)
+    root = find_store(place.path)
     if root is None:
-        _refuse_missing(path)
+        _refuse_missing(place.path)
     fs = OsFileSystem()
     with Registry(fs, root, read_only=True).open() as registry:
         yield Look(fs, Layout(fs, root), registry.current, SystemClock())
@@ -88,7 +140,7 @@ def is_queue(name: str) -> bool:
     and is no folder, is to be one: the error tells about the store then."""
     may_be_one = not (os.path.exists(name) or os.sep in name)
     try:
-        with look_at_store(None) as look:
+        with look_at_store(StorePlace()) as look:
             return name in look.queues() or may_be_one
     except TailraceError:
         return may_be_one
@@ -98,30 +150,31 @@ def is_queue(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def open_store(
-    given: str | None, *, create: bool = False, upkeep: bool = False, **options: Any
-) -> Iterator[Store]:
-    """Open a store, which has to be there unless it is to be made."""
-    from tailrace.queue.store import Store
+def open_store(place: StorePlace, *, create: bool = False, upkeep: bool = False) -> Iterator[Store]:
+    """Open a store, which has to be there unless it is to be made. It has the queues of its
+    configuration then."""
+    from tailrace.config.opening import open_store
 
-    path = store_path(given)
+    path = place.path
     if find_store(path) is None:
         if not create:
             _refuse_missing(path)
         if os.path.exists(path) and not os.path.isdir(path):
             raise TailraceError(f"{path} is a file; name the directory of a store")
-    with Store(path, upkeep=upkeep, **options) as store:
+    with open_store(path, config=place.config, upkeep=upkeep) as store:
         yield store
 
 
 @contextlib.contextmanager
 def open_queue(
-    given: str | None, name: str, *, upkeep: bool = False
+    place: StorePlace, name: str, *, upkeep: bool = False
 ) -> Iterator[tuple[Store, Queue | Stream]]:
-    """Open a queue that is there. Nothing is opened if it is not."""
-    with look_at_store(given) as look:
-        look.settings(name)
-    with open_store(given, upkeep=upkeep) as store:
+    """Open a queue that is there, or that the configuration makes. Nothing is opened if not."""
+    is_declared = place.declares(name)
+    if not is_declared:
+        with look_at_store(place) as look:
+            look.settings(name)
+    with open_store(place, create=is_declared, upkeep=upkeep) as store:
         yield store, store.get(name)
 
 
@@ -143,13 +196,17 @@ def confirm(question: str, *, yes: bool) -> bool:
 # --- names ----------------------------------------------------------------------------------
 
 
+def _place_in(ctx: click.Context) -> StorePlace:
+    return StorePlace(ctx.params.get("store"), ctx.params.get("config"))
+
+
 def complete_queue(
     ctx: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem | str]:
     """The queues whose names begin like this, for a shell."""
     with (
         contextlib.suppress(TailraceError, OSError),
-        look_at_store(ctx.params.get("store")) as look,
+        look_at_store(_place_in(ctx)) as look,
     ):
         return [name for name in sorted(look.queues()) if name.startswith(incomplete)]
     return []
@@ -162,7 +219,7 @@ def complete_group(
     named = ctx.params.get("queue")
     with (
         contextlib.suppress(TailraceError, OSError),
-        look_at_store(ctx.params.get("store")) as look,
+        look_at_store(_place_in(ctx)) as look,
     ):
         queues = look.queues() if named is None else {named}.intersection(look.queues())
         found = {group_id for queue in queues for group_id in look.group_ids(queue)}

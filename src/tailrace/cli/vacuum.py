@@ -7,11 +7,12 @@ import click
 from tailrace.cli.output import print_json
 from tailrace.cli.places import find_log, is_log, refuse_store, written_by_nobody_else
 from tailrace.cli.stores import (
+    StorePlace,
     complete_queue,
     is_queue,
     look_at_store,
     open_store,
-    store_option,
+    store_options,
 )
 from tailrace.errors import TailraceError
 from tailrace.log.log import Log
@@ -39,7 +40,7 @@ __all__ = ["vacuum"]
     metavar="OFFSET",
     help="Let the log start at this offset, and delete the segments before it.",
 )
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each log.")
 def vacuum(
     place: str | None,
@@ -47,7 +48,7 @@ def vacuum(
     max_bytes: str | None,
     max_records: int | None,
     before: int | None,
-    store: str | None,
+    store: StorePlace,
     as_json: bool,
 ) -> None:
     """Delete old segments of a queue, of all queues of a store, or of a log that stands alone.
@@ -64,7 +65,7 @@ def vacuum(
       tailrace vacuum some/segments --max-age 7d --max-bytes 10GiB
     """
     limits = (max_age, max_bytes, max_records, before)
-    if place is None or store is not None or (not is_log(place) and is_queue(place)):
+    if place is None or store.is_given or (not is_log(place) and is_queue(place)):
         if any(limit is not None for limit in limits):
             raise click.UsageError("a queue goes by its own retention: tailrace create --update")
         _vacuum_queues(store, place, as_json)
@@ -88,7 +89,7 @@ def vacuum(
         click.echo(_describe(folder, report))
 
 
-def _vacuum_queues(store: str | None, name: str | None, as_json: bool) -> None:
+def _vacuum_queues(store: StorePlace, name: str | None, as_json: bool) -> None:
     with look_at_store(store) as look:
         names = sorted(look.queues()) if name is None else [look.settings(name).name]
     with open_store(store) as opened:

@@ -103,6 +103,7 @@ class Config:
 
     @property
     def disk(self) -> Disk:
+        """How full the disk may get, and what happens then."""
         return self.file.storage.disk
 
     @property
@@ -112,6 +113,7 @@ class Config:
 
     @property
     def pipelines(self) -> list[Pipeline]:
+        """What the pipeline is to make of which queue."""
         return self.file.pipelines
 
     def store_options(self) -> dict[str, Any]:
@@ -142,9 +144,7 @@ class Config:
             settings = current.get(queue.name)
             if settings is not None:
                 self._check_change(settings, queue)
-        for queue in self.queues:
-            make = store.queue if queue.type == "classic" else store.stream
-            make(queue.name, **queue.options)
+        store.declare([(queue.name, queue.type, queue.options) for queue in self.queues])
 
     def _check_change(self, settings: QueueSettings, queue: QueueConfig) -> None:
         for key, value in {"type": queue.type, **queue.options}.items():

@@ -1,0 +1,178 @@
+"""Every command as people run it, in a process of its own: once right, once wrong.
+
+The tables have all commands there are, so whoever adds one adds what it does and how it fails. What
+fails says so in a line, ends with 2, and leaves the store as it was. What each command does in
+detail is tested beside this.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+import tailrace
+from tailrace.cli import main
+from tests.cli.conftest import Shell
+
+
+class Case(NamedTuple):
+    """A command line, and what it says."""
+
+    line: str
+    says: str
+    stdin: str = ""
+
+
+# On a store that has the queue `q`, with five messages of which the group `w` has settled one, one
+# is a dead letter, and one was handed out; a stream `s`; a log in `log`; and a backup of it all.
+RIGHT = {
+    "backup": Case("backup copied", "copied"),
+    "bench log": Case("bench log --seconds 0.05 --json", '"flush": "sync"'),
+    "bench wake": Case("bench wake --count 3 --json", '"count": 3'),
+    "completion": Case("completion bash", "_TAILRACE_COMPLETE"),
+    "config check": Case("config check tailrace.yaml", ""),
+    "config schema": Case("config schema", '"$schema"'),
+    "config show": Case("config show tailrace.yaml", "segment_bytes"),
+    "consume": Case("consume q --group other --wait 0 --values", "a\nb\nc\nd\ne\n"),
+    "create": Case("create jobs --type stream", "jobs"),
+    "dead": Case("dead q", "unreadable"),
+    "delete": Case("delete q --yes", "q"),
+    "dump": Case("dump data/queue/config/queues.json", "q"),
+    "groups delete": Case("groups delete q w --yes", "w"),
+    "groups list": Case("groups list q", "w"),
+    "groups reset": Case("groups reset q w --to-earliest", "w"),
+    "locks": Case("locks log", ""),
+    "peek": Case("peek q w", "value 'c'"),
+    "pending": Case("pending q w", "1"),
+    "publish": Case("publish q", "published 2 messages", "one\ntwo\n"),
+    "purge": Case("purge q --yes", "q"),
+    "queues": Case("queues --json", '"name": "q"'),
+    "read": Case("read q --start 4 --json", '"e"'),
+    "recover": Case("recover log", ""),
+    "redrive": Case("redrive q", "1"),
+    "restore-backup": Case("restore-backup kept --store elsewhere", "elsewhere"),
+    "stats": Case("stats q --json", '"dead": 1'),
+    "vacuum": Case("vacuum q", "q"),
+    "verify": Case("verify data", ""),
+}
+
+WRONG = {
+    "backup": Case("backup kept", "kept"),
+    "bench log": Case("bench log --size none", "none"),
+    "bench wake": Case("bench wake --count 0", "0"),
+    "completion": Case("completion tcsh", "tcsh"),
+    "config check": Case("config check missing.yaml", "missing.yaml"),
+    "config schema": Case("config schema more", "more"),
+    "config show": Case("config show wrong.yaml", "segment_size"),
+    "consume": Case("consume missing --group w --wait 0", "missing"),
+    "create": Case("create q --type stream", "q"),
+    "dead": Case("dead missing", "missing"),
+    "delete": Case("delete missing --yes", "missing"),
+    "dump": Case("dump data/missing", "missing"),
+    "groups delete": Case("groups delete q missing --yes", "missing"),
+    "groups list": Case("groups list missing", "missing"),
+    "groups reset": Case("groups reset q w --to-offset some", "some"),
+    "locks": Case("locks missing", "missing"),
+    "peek": Case("peek missing w", "missing"),
+    "pending": Case("pending s readers", "s"),
+    "publish": Case("publish missing value", "missing"),
+    "purge": Case("purge missing --yes", "missing"),
+    "queues": Case("queues --store missing", "missing"),
+    "read": Case("read q --start soon", "soon"),
+    "recover": Case("recover missing", "missing"),
+    "redrive": Case("redrive missing", "missing"),
+    "restore-backup": Case("restore-backup kept --store data", "data"),
+    "stats": Case("stats missing", "missing"),
+    "vacuum": Case("vacuum missing", "missing"),
+    "verify": Case("verify missing", "missing"),
+}
+
+
+def commands(group: click.Group, prefix: str = "") -> list[str]:
+    """All that can be run, with the groups they are in."""
+    context, found = click.Context(group), []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            found += commands(command, f"{prefix}{name} ")
+        else:
+            found.append(prefix + name)
+    return found
+
+
+def test_the_tables_have_every_command() -> None:
+    assert sorted(RIGHT) == sorted(WRONG) == sorted(commands(main))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("commands")
+    with tailrace.open(folder / "data", upkeep=False) as store:
+        queue, stream = store.queue("q"), store.stream("s")
+        queue.publish_many([b"a", b"b", b"c", b"d", b"e"])
+        consumer = queue.consumer("w")
+        consumer.receive(1)[0].ack()
+        consumer.receive(1)[0].reject("unreadable")
+        consumer.receive(1)
+        stream.publish(b"x")
+        stream.consumer("readers").close()
+        store.backup(folder / "kept")
+    with tailrace.Log(folder / "log") as log:
+        log.append([b"1", b"2"]).wait()
+    (folder / "tailrace.yaml").write_text("storage: {segment_bytes: 1MiB}\n")
+    (folder / "wrong.yaml").write_text("storage: {segment_size: 1MiB}\n")
+    return folder
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path) -> Shell:
+    """A folder of one's own with all that."""
+    shutil.copytree(made, tmp_path / "here")
+    return Shell(tmp_path / "here")
+
+
+def run(place: Shell, case: Case) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tailrace", *case.line.split()],
+        cwd=place.folder,
+        env=place.environment,
+        input=case.stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_it_does_what_it_says(place: Shell, name: str) -> None:
+    assert RIGHT[name].line.startswith(name)
+    done = run(place, RIGHT[name])
+    assert done.returncode == 0, done.stderr
+    assert RIGHT[name].says in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_it_says_what_is_wrong_and_changes_nothing(place: Shell, name: str) -> None:
+    assert WRONG[name].line.startswith(name)
+    before = place.files()
+    done = run(place, WRONG[name])
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert WRONG[name].says in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert place.files() == before
+
+
+def test_what_is_no_command(place: Shell) -> None:
+    done = run(place, Case("comsume q", ""))
+    assert done.returncode == 2
+    assert "comsume" in done.stderr
+    assert not done.stdout
