@@ -25,16 +25,16 @@ from tailrace.errors import (
     RemoteProtocolError,
     TailraceError,
 )
-from tailrace.kernel import Headers, Record
-from tailrace.log.commit import Receipt
-from tailrace.log.follow import Follower
-from tailrace.log.log import Batch, Log
-from tailrace.log.retention import VacuumReport
 
 if _typing.TYPE_CHECKING:
     from tailrace import aio
     from tailrace.config.model import Config
     from tailrace.config.opening import open_store as open  # noqa: A004  its name is the point
+    from tailrace.kernel import Headers, Record
+    from tailrace.log.commit import Receipt
+    from tailrace.log.follow import Follower
+    from tailrace.log.log import Batch, Log
+    from tailrace.log.retention import VacuumReport
     from tailrace.queue.backup import BackupReport
     from tailrace.queue.backup_restore import RestoreReport, restore_backup, verify_backup
     from tailrace.queue.classic import Pending
@@ -94,15 +94,19 @@ __all__ = [
 ]
 
 
-# Imported when they are needed: a program that has a bare log need not wait for the queues, nor
-# one without tasks for asyncio.
+# Imported when they are needed: `tailrace --help` need not wait for the log, a program that has a
+# bare log not for the queues, nor one without tasks for asyncio.
 _LATER = {
     "BackupReport": "queue.backup",
+    "Batch": "log.log",
     "Config": "config.model",
     "Consumer": "queue.consumer",
     "Delayed": "queue.delays",
+    "Follower": "log.follow",
     "GroupInfo": "queue.queue",
     "GroupStats": "queue.stats",
+    "Headers": "kernel",
+    "Log": "log.log",
     "Member": "queue.group",
     "Message": "queue.message",
     "Outgoing": "queue.store",
@@ -110,11 +114,14 @@ _LATER = {
     "Published": "queue.store",
     "Queue": "queue.queue",
     "QueueStats": "queue.stats",
+    "Receipt": "log.commit",
+    "Record": "kernel",
     "RestoreReport": "queue.backup_restore",
     "Scheduled": "queue.delays",
     "Store": "queue.store",
     "Stream": "queue.queue",
     "StreamConsumer": "queue.consumer",
+    "VacuumReport": "log.retention",
     "open": "config.opening",
     "restore_backup": "queue.backup_restore",
     "verify_backup": "queue.backup_restore",
@@ -130,3 +137,7 @@ def __getattr__(name: str) -> _typing.Any:
         globals()[name] = found
         return found
     raise AttributeError(f"module 'tailrace' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
