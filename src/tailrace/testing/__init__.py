@@ -1,9 +1,13 @@
 """Disks to test on: one that loses what was not synced, one that fails on demand, one that tells.
+A clock that the test moves, and stores for the tests of an application (see `plugin`).
 
 What tailrace tests itself with, for anything that is built on `tailrace.log.fs`.
 """
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from tailrace.testing.contents import Damage
 from tailrace.testing.disk import SimulatedDisk
@@ -32,6 +36,11 @@ from tailrace.testing.recording import (
     problems,
 )
 
+if TYPE_CHECKING:
+    from tailrace.testing.clock import ManualClock
+    from tailrace.testing.machine import Machine
+    from tailrace.testing.stores import FaultyStorePlace, StorePlace
+
 __all__ = [
     "OPERATIONS",
     "Call",
@@ -41,7 +50,10 @@ __all__ = [
     "Fail",
     "Fault",
     "FaultyFileSystem",
+    "FaultyStorePlace",
     "LoseDirty",
+    "Machine",
+    "ManualClock",
     "Plan",
     "Range",
     "RecordingFileSystem",
@@ -49,6 +61,7 @@ __all__ = [
     "ShortWrite",
     "SimulatedCrash",
     "SimulatedDisk",
+    "StorePlace",
     "assert_durable",
     "at",
     "every_call",
@@ -56,3 +69,17 @@ __all__ = [
     "on",
     "problems",
 ]
+
+# Imported when they are needed: pytest loads the plugin, and this, in every run.
+_LATER = {
+    "FaultyStorePlace": "stores",
+    "Machine": "machine",
+    "ManualClock": "clock",
+    "StorePlace": "stores",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'tailrace.testing' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tailrace.testing.{_LATER[name]}"), name)
