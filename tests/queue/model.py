@@ -1,8 +1,10 @@
 """What a classic queue is to do, in as few words as possible: lists and dictionaries, no files.
 
 Each message is, for each group, in exactly one place: not looked at (`offset >= cursor`), in
-`entries`, or settled, of which `dead` tells the ones that became dead letters. Times are in
-milliseconds and multiples of a tick, so nothing is rounded.
+`entries`, or settled, of which `dead` tells the ones that became dead letters, `skipped` those that
+had expired or never concerned the group, and `dropped` those for which there was no room. Below
+`start` the queue has deleted everything. Times are in milliseconds and multiples of a tick, so
+nothing is rounded.
 """
 
 from __future__ import annotations
@@ -43,15 +45,20 @@ class Entry:
 
 
 class GroupModel:
-    def __init__(self, id: str, *, key_order: bool, max_retries: int) -> None:
+    def __init__(
+        self, id: str, *, key_order: bool, max_retries: int, expired_die: bool = False
+    ) -> None:
         self.id = id
         self.pattern = id.partition("@")[2]
         self.key_order = key_order
         self.max_retries = max_retries
+        self.expired_die = expired_die  # what has expired becomes a dead letter
+        self.start = 0
         self.cursor = 0
         self.entries: dict[int, Entry] = {}
         self.settled: set[int] = set()
         self.skipped: set[int] = set()  # of these: what never concerned the group, or had expired
+        self.dropped: set[int] = set()  # of these: what there was no room for
         self.dead: list[int] = []  # of these: dead letters, in the order in which they died
         self.log: dict[int, Sent] = {}
         self.members: set[object] = set()
@@ -67,8 +74,7 @@ class GroupModel:
         return bool(sent.routing_key) and matches(self.pattern, sent.routing_key)
 
     def wants(self, sent: Sent, wall: int) -> bool:
-        is_expired = sent.expires_ms is not None and wall > sent.expires_ms
-        return self.concerns(sent) and not is_expired
+        return sent.offset >= self.start and self.concerns(sent) and not is_expired(sent, wall)
 
     @property
     def committed(self) -> int:
@@ -89,6 +95,10 @@ class GroupModel:
             return self.entries[offset].state
         if offset in self.dead:
             return "dead"
+        if offset in self.dropped:
+            return "dropped"
+        if offset in self.skipped:
+            return "expired" if self.concerns(self.log[offset]) else "nobody's"
         return "settled" if offset in self.settled else "ready"
 
     def _line(self, key: str | None) -> list[int]:
@@ -124,6 +134,7 @@ class GroupModel:
         unwanted = [offset for offset in chosen if not self.wants(self.log[offset], wall)]
         for offset in unwanted:
             self.skip(offset)
+            self._lapse(offset, wall)
             chosen.remove(offset)
         if not (is_alone and chosen):
             chosen += self._look_on(limit - len(chosen), wall)
@@ -171,6 +182,7 @@ class GroupModel:
             if not self.wants(sent, wall):
                 self.settled.add(sent.offset)
                 self.skipped.add(sent.offset)
+                self._lapse(sent.offset, wall)
             elif self._line(sent.key):
                 self.entries[sent.offset] = Entry("parked")
             else:
@@ -179,7 +191,8 @@ class GroupModel:
         return chosen
 
     def _new(self) -> Iterator[Sent]:
-        yield from [sent for offset, sent in sorted(self.log.items()) if offset >= self.cursor]
+        first = max(self.cursor, self.start)
+        yield from [sent for offset, sent in sorted(self.log.items()) if offset >= first]
 
     def hand(self, offset: int, now: int) -> None:
         entry = self.entries[offset]
@@ -221,16 +234,54 @@ class GroupModel:
         self.settle(offset)
         self.dead.append(offset)
 
+    def _lapse(self, offset: int, wall: int) -> None:
+        """It was not delivered. If it has expired, there may be a letter, and never a second."""
+        sent = self.log[offset]
+        is_lapsed = offset >= self.start and self.concerns(sent) and is_expired(sent, wall)
+        if self.expired_die and is_lapsed and offset not in self.dead:
+            self.dead.append(offset)
+
+    # --- room ---------------------------------------------------------------------------------
+
+    def depth(self, end: int) -> int:
+        """How many messages are not settled, of a queue that ends there."""
+        return len(self.entries) + max(end - max(self.cursor, self.start), 0)
+
+    def drop(self, end: int, count: int, now: int) -> int:
+        """Settle so many of the oldest that nobody has; how many that were."""
+        ready = [
+            offset
+            for offset, entry in sorted(self.entries.items())
+            if entry.state != "dying" and self.is_ready(entry, now)
+        ][:count]
+        for offset in ready:
+            self.settle(offset)
+        first = max(self.cursor, self.start)
+        behind = max(min(first + count - len(ready), end), first)
+        if behind > first:
+            self.cursor = behind
+        new = [offset for offset in self.log if first <= offset < behind]
+        self.settled.update(new)
+        self.dropped.update(ready, new)
+        return len(ready) + behind - first
+
     # --- after a power cut --------------------------------------------------------------------
 
-    def accept(self, cursor: int, found: dict[int, Entry]) -> None:
+    def accept(
+        self, cursor: int, found: dict[int, Entry], unsure: frozenset[int] = frozenset()
+    ) -> None:
         """A power cut may have taken what nobody waited for: claims, mostly. Check that it took
-        nothing else, and go on from what is left."""
+        nothing else, and go on from what is left. Of those that are `unsure` anything may have
+        become."""
+        may_return = self.skipped | self.dropped | unsure
         for offset in self.log:
             where = f"{self.id}:{offset}, which was {self.state_of(offset)}"
+            if offset < self.start:
+                continue
             if offset not in self.settled:
-                assert offset in found or offset >= cursor, f"{where}, is lost"
-            elif offset not in self.skipped:
+                is_there = offset in found or offset >= cursor
+                assert is_there or offset in unsure, f"{where}, is lost"
+            elif offset not in may_return:
                 assert offset not in found, f"{where}, is pending"
                 assert offset < cursor, f"{where}, would be delivered again"
         for offset, entry in found.items():
@@ -240,5 +291,10 @@ class GroupModel:
             assert entry.count <= (known.count if known else 0), "deliveries that never were"
         self.cursor = cursor
         self.entries = dict(sorted(found.items()))
-        self.skipped = {o for o in self.skipped if o < cursor}
         self.settled = {o for o in self.log if o < cursor and o not in found}
+        self.skipped &= self.settled
+        self.dropped &= self.settled
+
+
+def is_expired(sent: Sent, wall: int) -> bool:
+    return sent.expires_ms is not None and wall > sent.expires_ms

@@ -62,9 +62,14 @@ class Program:
 
     def use(self, store: Store) -> None:
         queue = store.queue("q")
+        with contextlib.suppress(*ERRORS):
+            store.reserve.fill()
         for count in (3, 3):
             with contextlib.suppress(*ERRORS):
                 self.publish(queue, count)
+        with contextlib.suppress(*ERRORS):
+            self.publish_later(queue)
+            store.deliver_due()
         for settle in (self.release, self.ack, self.nack, self.reject):
             with contextlib.suppress(*ERRORS), queue.consumer("w", prefetch=2) as consumer:
                 for message in consumer.receive(1) + consumer.receive(2):
@@ -75,6 +80,10 @@ class Program:
                         settle(message)
         with contextlib.suppress(*ERRORS):
             store.redrive("q")
+        with contextlib.suppress(*ERRORS):
+            queue.vacuum()
+        with contextlib.suppress(*ERRORS):
+            store.reserve.spend()
 
     def publish(self, queue: Any, count: int) -> None:
         values = [b"%d" % (self.numbers + number) for number in range(count)]
@@ -83,6 +92,14 @@ class Program:
         queue.publish_many(values)
         self.doubtful -= set(values)
         self.published |= set(values)
+
+    def publish_later(self, queue: Any) -> None:
+        value = b"%d" % self.numbers
+        self.numbers += 1
+        self.doubtful.add(value)
+        queue.publish(value, delay=0)
+        self.doubtful.remove(value)
+        self.published.add(value)
 
     def look_from_outside(self) -> None:
         """Somebody else gets nothing that we hold."""
@@ -129,6 +146,7 @@ def look(machine: Machine, program: Program) -> None:
     not settled, and each dead letter, once."""
     machine.clock.advance(3600)
     with machine.open(**OPTIONS) as store:
+        store.deliver_due()
         queue = store.queue("q")
         dead = [message.value for message in store.dead("q")]
         left = []
