@@ -1,4 +1,4 @@
-"""A duel: two that take turns in slices much shorter than a round."""
+"""A duel: two, or a few, that take turns in slices much shorter than a round."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tailrace.cli.measure import Sample
 
-__all__ = ["Duel"]
+__all__ = ["Duel", "Turns"]
 
 
 class Duel:
@@ -23,3 +23,19 @@ class Duel:
 
     def second(self) -> Sample:
         return self._second
+
+
+class Turns:
+    """The same for any number of them. The first does the work of all."""
+
+    def __init__(self, all_of_them: Callable[[], list[Sample]]) -> None:
+        self._all = all_of_them
+        self._samples: list[Sample] = []
+
+    def of(self, place: int) -> Callable[[], Sample]:
+        def run() -> Sample:
+            if place == 0:
+                self._samples = self._all()
+            return self._samples[place]
+
+        return run

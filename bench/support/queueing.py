@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -182,5 +183,10 @@ def drain_peer(
 
 
 def tree_size(folder: Path) -> int:
-    """The bytes of all files in it."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """The bytes of all files in it, of which some may go meanwhile."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(path, name)).st_size
+    return total

@@ -39,6 +39,7 @@ class Unit(StrEnum):
     MEGABYTES = "MB"  # resident
     NANOSECONDS_PER_RECORD = "ns/record"
     BYTES_PER_MESSAGE = "B/message"  # of the heap
+    HANDLES = "handles"  # of open files, the most at a time
     PROCESSOR = "ms CPU/s"  # of one second, how much a process that waits keeps a processor busy
 
     @property
@@ -59,6 +60,8 @@ class Unit(StrEnum):
                 return sample.seconds / sample.count * 1e9
             case Unit.BYTES_PER_MESSAGE:
                 return sample.extra["heap_bytes"] / sample.count
+            case Unit.HANDLES:
+                return sample.extra["handles"]
             case Unit.PROCESSOR:
                 return max(sample.extra["cpu_seconds"] / sample.seconds, 1e-9) * 1e3
 
@@ -76,6 +79,8 @@ class Unit(StrEnum):
                 return f"{value:.0f} ns"
             case Unit.BYTES_PER_MESSAGE:
                 return f"{value:.0f} B"
+            case Unit.HANDLES:
+                return f"{value:.0f}"
             case Unit.PROCESSOR:
                 return f"{value:.2f} ms"
 

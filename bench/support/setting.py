@@ -31,6 +31,14 @@ class QueueSizes:
     streamed: int
     published: int
     held: int  # for the memory that they take
+    fanned: int  # messages of which ten queues get a copy
+    sync_fanned: int
+    queues: int  # with a message each
+    delayed: int
+    punctual: int  # of those that are waited for until they are due
+    expiring: int  # published with a TTL, and as many without
+    passed: int  # published, consumed, deleted, by and by
+    starts: int  # of an interpreter
     worker_seconds: float  # at most
     peer_depth: int
     peer_seconds: float
@@ -99,6 +107,14 @@ FULL = Sizes(
         streamed=200_000,
         published=50_000,
         held=100_000,
+        fanned=2_000,
+        sync_fanned=120,
+        queues=1_000,
+        delayed=100_000,
+        punctual=20_000,
+        expiring=40_000,
+        passed=10_000_000,
+        starts=15,
         worker_seconds=5.0,
         peer_depth=1_000,
         peer_seconds=0.5,
@@ -136,6 +152,14 @@ QUICK = Sizes(
         streamed=50_000,
         published=10_000,
         held=20_000,
+        fanned=300,
+        sync_fanned=20,
+        queues=200,
+        delayed=10_000,
+        punctual=2_000,
+        expiring=4_000,
+        passed=200_000,
+        starts=5,
         worker_seconds=2.0,
         peer_depth=500,
         peer_seconds=0.1,
@@ -173,6 +197,14 @@ TINY = Sizes(  # for the test of the benchmark itself
         streamed=1_500,
         published=50,
         held=300,
+        fanned=8,
+        sync_fanned=4,
+        queues=12,
+        delayed=200,
+        punctual=50,
+        expiring=40,
+        passed=2_000,
+        starts=1,
         worker_seconds=1.0,
         peer_depth=20,
         peer_seconds=0.01,
