@@ -22,7 +22,7 @@ SPACE = {"admit", "drop_segment", "is_open", "rest"}
 # What the parts of the blocking side ask of each other; what gives a thing that blocks; and what
 # tells the same in the way of a task.
 NOT_FOR_TASKS: dict[str, set[str]] = {
-    "Store": {"attend", "bury", "check_open", "open_log", "publish_once"},
+    "Store": {"attend", "bury", "check_open", "declare", "open_log", "publish_once"},
     "Queue": {"abandon", "append", "bury", "disown", "group", "log", "open_group", "publish_once"}
     | SPACE,
     "Stream": {"abandon", "append", "disown", "group", "log", "open_group"} | SPACE,

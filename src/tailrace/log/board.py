@@ -178,6 +178,10 @@ class Board:
         """Begin to write, after catching up with the others."""
         self.memory[NOTE_PHASE] |= NOTE_WRITING
 
+    def end(self) -> None:
+        """Nobody writes, and no note tells of what was written: where there are none."""
+        self.memory[NOTE_PHASE] &= ~NOTE_WRITING & 0xFF
+
     def note(self) -> Note:
         """The note that counts; with the turn only."""
         return Note(*_NOTE.unpack_from(self.memory, NOTE_PLACES[self.memory[NOTE_PHASE] & 1])[:4])

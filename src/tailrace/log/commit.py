@@ -31,6 +31,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
+from tailrace import hooks
 from tailrace.errors import OutcomeUnknown
 from tailrace.log.fs import File, FileSystem
 from tailrace.log.segments import Extent
@@ -169,6 +170,7 @@ class Committer:
         self._tasks: list[_Task] = []
         self._retired: list[File] = []
         self._flusher: _TaskFlusher | None = None
+        self.label = ""  # the name of the queue whose log it is
 
     # --- waiting ----------------------------------------------------------------------------
 
@@ -343,6 +345,7 @@ class Committer:
 
     def _sync(self, file: File, segment: int, position: int, end_offset: int, past: Past) -> None:
         is_first = not past.named and segment != self.watermark.segment  # in this segment
+        begun = time.perf_counter() if hooks.listeners else 0.0
         try:
             for rolled in past.rolled:
                 if rolled.end_offset > self.durable:
@@ -359,6 +362,8 @@ class Committer:
         # A watermark that a power cut takes back must not make what is durable look like what is
         # being written, over whole segments.
         self.advance(segment, position, end_offset, is_first)
+        if begun:
+            hooks.observe("fsync_seconds", [time.perf_counter() - begun], self.label)
 
     def advance(self, segment: int, position: int, end_offset: int, sync: bool = False) -> None:
         """Everything up to there is on the disk: say so. Somebody may have said more meanwhile."""
@@ -372,7 +377,9 @@ class Committer:
             except OSError as error:
                 # The records are durable all the same. The file is behind until the next flush,
                 # and recovery does not mind that.
-                logger.warning("cannot write the watermark of %s: %s", self._folder, error)
+                logger.warning(
+                    "cannot write the watermark of %s: %s", self._folder, error, extra=self._extra
+                )
             self.watermark = mark
             self.durable = end_offset
 
@@ -393,7 +400,17 @@ class Committer:
         try:
             poison.store(self._fs, self._folder)
         except OSError as second:
-            logger.error("%s is poisoned, which cannot be written down: %s", self._folder, second)
+            logger.error(
+                "%s is poisoned, which cannot be written down: %s",
+                self._folder,
+                second,
+                extra=self._extra,
+            )
+
+    @property
+    def _extra(self) -> dict[str, str]:
+        """What log records carry."""
+        return {"path": self._folder, **({"queue": self.label} if self.label else {})}
 
     def flush_for_tasks(self) -> None:
         """One flush for all the tasks that wait now. Each is told how it went."""

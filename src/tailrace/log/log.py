@@ -70,7 +70,7 @@ os.register_at_fork(after_in_child=_disown_all)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as it is stored."""
+    """A batch as it is stored; `records()` decodes it."""
 
     base_offset: int
     count: int

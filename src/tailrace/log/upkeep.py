@@ -74,7 +74,7 @@ class Upkeep:
                 self._due[chore.name] = time.monotonic() + min(chore.interval_s, _SOON_S)
                 return
         except OSError as error:
-            logger.error("%s of %s failed: %s", chore.name, self._folder, error)
+            self._complain(chore, error)
             return
         try:
             self._do(chore)
@@ -87,9 +87,14 @@ class Upkeep:
         except Closed:
             return
         except (TailraceError, OSError) as error:
-            logger.error("%s of %s failed: %s", chore.name, self._folder, error)
+            self._complain(chore, error)
         except Exception:  # whatever it is, the other chores go on
-            logger.exception("%s of %s failed", chore.name, self._folder)
+            extra = {"path": self._folder}
+            logger.exception("%s of %s failed", chore.name, self._folder, extra=extra)
+
+    def _complain(self, chore: Chore, error: Exception) -> None:
+        extra = {"path": self._folder}
+        logger.error("%s of %s failed: %s", chore.name, self._folder, error, extra=extra)
 
     def stop(self) -> None:
         self.end()

@@ -280,14 +280,14 @@ class Writer:
         """Let go of everything without writing anything, as a crash would."""
         if self._upkeep is not None:
             self._upkeep.stop()
-        self._closed = True
-        self.committer.abandon()
-        self.tail.stop()
-        self._resources.close()
+        with self.lock:  # who appends just now gets to the end of it
+            self._closed = True
+            self.committer.abandon()
+            self.tail.stop()
+            self._resources.close()
 
     def _close_cleanly(self) -> None:
-        synced = self.flush_mode is not FlushMode.NONE
-        if synced:
+        if synced := self.flush_mode is not FlushMode.NONE:
             self.tail.trim()
             self._store_producers()
         self.tail.finish()

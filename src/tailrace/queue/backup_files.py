@@ -333,7 +333,8 @@ def staged(fs: FileSystem, folder: str, name: str) -> Iterator[str]:
         try:
             remove_tree(fs, place)
         except OSError as error:  # not in the place of what went wrong before
-            logger.warning("%s is left over, and may be removed: %s", place, error)
+            text = "%s is left over, and may be removed: %s"
+            logger.warning(text, place, error, extra={"path": place})
         lock.close()
 
 

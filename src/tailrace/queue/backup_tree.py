@@ -7,6 +7,7 @@ processes that have the store open is left out, and so is what is about to be re
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from tailrace.queue.group_files import LOCK
 from tailrace.queue.journal import NAME as JOURNAL
 from tailrace.queue.journal import encode_line, parse_line
 from tailrace.queue.snapshots import STATE
+from tailrace.queue.turns import turn_of
 
 __all__ = ["REGISTRY", "Tree", "look_around", "read_group", "without_leases"]
 
@@ -129,22 +131,19 @@ def without_leases(journal: bytes, clock: Clock) -> bytes:
 
 def _read_in_turn(fs: FileSystem, folder: str) -> dict[str, bytes] | None:
     for _ in range(_TRIES):
-        try:
-            lock = fs.lock(side_path(folder, LOCK))
-        except (FileNotFoundError, NotADirectoryError):
-            # Nobody has had it open but FluxMQ, which knows no turns.
-            files = _read_files(fs, folder)
-            if files is None or not exists(fs, os.path.join(folder, FOLDER)):
-                return files
-            continue
-        try:
-            lock.acquire()
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(turn_of(fs, folder))
+            except (FileNotFoundError, NotADirectoryError):
+                # Nobody has had it open but FluxMQ, which knows no turns.
+                files = _read_files(fs, folder)
+                if files is None or not exists(fs, os.path.join(folder, FOLDER)):
+                    return files
+                continue
             files = _read_files(fs, folder)
             if _is_held(fs, folder):
                 return files
-            # The lock is that of a group which was deleted meanwhile: look for another.
-        finally:
-            lock.close()
+            # The turn is that of a group which was deleted meanwhile: look for another.
     return None
 
 

@@ -81,7 +81,7 @@ class Caretaker:
                 except Closed:  # deleted, or the store is
                     self._signs.pop(name, None)
                 except (TailraceError, OSError) as error:
-                    logger.error("retention of %s failed: %s", name, error)
+                    logger.error("retention of %s failed: %s", name, error, extra={"queue": name})
 
     def _see_to(self, store: Store, settings: QueueSettings, is_pressed: bool) -> None:
         if settings.ephemeral and not settings.retention:
@@ -94,7 +94,9 @@ class Caretaker:
         try:
             if settings.expire_groups_ms:
                 for group_id in queue.expire_groups(settings.expire_groups_ms / 1000):
-                    logger.warning("%s: the group %r was idle, and is deleted", queue, group_id)
+                    extra = {"queue": queue.name, "group": group_id}
+                    text = "%s: the group %r was idle, and is deleted"
+                    logger.warning(text, queue, group_id, extra=extra)
             queue.vacuum()
         finally:
             if not is_open:
@@ -140,6 +142,7 @@ class Caretaker:
                 "the disk of %s is too full (%s), and nothing more may be deleted",
                 store.path,
                 "publishing is refused" if level is Level.REFUSING else "disk.max_used_ratio",
+                extra={"path": store.path},
             )
 
     def _force(self, store: Store) -> None:
@@ -152,5 +155,6 @@ class Caretaker:
                     if not queue.drop_segment():
                         queues.remove(queue)
                 except (TailraceError, OSError) as error:
-                    logger.error("%s: cannot be made smaller: %s", queue, error)
+                    extra = {"queue": queue.name}
+                    logger.error("%s: cannot be made smaller: %s", queue, error, extra=extra)
                     queues.remove(queue)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from time import perf_counter
+from typing import Any, Protocol
 
+from tailrace import hooks
 from tailrace.errors import ConfigError, LeaseLost, TailraceError
 from tailrace.kernel import Record
 from tailrace.log.log import Log
 from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
 from tailrace.queue.group import Group
-from tailrace.queue.group_files import UNIQUE, GroupFiles, plain_name
+from tailrace.queue.group_files import UNIQUE, GroupFiles
 from tailrace.queue.journal import Op
-from tailrace.queue.ledger import CLAIMED, DYING, LEASED, STATES, Lease, Ledger
+from tailrace.queue.ledger import DYING, Lease, Ledger
 from tailrace.queue.message import Message
+from tailrace.queue.observing import delivered, settled
+from tailrace.queue.pending import Pending, pending_of
 from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import Scanner, Selection, excess
 from tailrace.queue.settings import QueueSettings
@@ -44,17 +49,6 @@ class Office(Protocol):
         """Publish what comes of a message durably, once for each account."""
 
 
-class Pending(NamedTuple):
-    """A message that is not settled. `left` are the seconds until it is ready again, by itself."""
-
-    offset: int
-    consumer: str
-    state: str
-    delivery_count: int
-    left: float
-    last_error: str
-
-
 class ClassicGroup(Group[Ledger]):
     """Claims and settles for all consumers of this process."""
 
@@ -72,6 +66,7 @@ class ClassicGroup(Group[Ledger]):
         self._log = log
         self._office = office
         self._selection = Selection(queue, files.group_id, pattern, files.clock)
+        self._lapsed: deque[int] = deque()  # how many have expired, to be told
         super().__init__(files)
 
     def _open(self) -> None:
@@ -143,12 +138,14 @@ class ClassicGroup(Group[Ledger]):
             more = limit > 0 and self._claim_new(into, consumer, limit, until_ms, handed)
             if not into and ledger.pending:
                 self.look_for_the_dead()
-            due_ms = ledger.next_due_ms()
+            due_ms = None if into else ledger.next_due_ms()
         if own_ms is not None:
             for message in into:
                 message.lease_ms = own_ms
         for offset in spent:
             self._finish(offset)
+        if hooks.listeners:
+            self._tell(into if handed else [])
         return more or has_changed or bool(spent), due_ms
 
     def _claim_again(
@@ -213,6 +210,11 @@ class ClassicGroup(Group[Ledger]):
             into += [Message(queue, record, self, 1, epoch, count) for record in records]
         return scan is not None and scan.more
 
+    def _tell(self, messages: list[Message]) -> None:
+        while self._lapsed:
+            hooks.count("expired", self._lapsed.popleft(), self.queue, self.id)
+        delivered(self.queue, self.id, messages, self.files.clock.wall_ms())
+
     @property
     def has_others(self) -> bool:
         """Has anybody else a lease? Then it may die, and leave us what it had."""
@@ -240,6 +242,8 @@ class ClassicGroup(Group[Ledger]):
                 self.commit({"t": "hand", "r": _runs(held), "u": until})
                 for message in held:
                     message.delivery_count += 1
+        if hooks.listeners:
+            self._tell(held)
         return held
 
     # --- settling ---------------------------------------------------------------------------
@@ -253,6 +257,7 @@ class ClassicGroup(Group[Ledger]):
         """Do something to those whose lease we have; `LeaseLost` tells of the others."""
         if not messages:
             return
+        begun = perf_counter() if hooks.listeners else 0.0
         with self._turn:
             lease_of = self.state.lease_of
             held = [m for m in messages if lease_of(m.offset, m.attempt, m.epoch) is not None]
@@ -263,6 +268,8 @@ class ClassicGroup(Group[Ledger]):
             message.settled = word
         if held and self.files.is_sync:
             self.wait_durable(mark)
+        if begun:
+            settled(self.queue, self.id, word, len(held), begun)
         if len(held) < len(messages):
             self._refuse(messages, held, word)
 
@@ -369,10 +376,13 @@ class ClassicGroup(Group[Ledger]):
     def _bury(self, messages: list[Message], word: str, reason: str) -> None:
         """To the dead letters. First the messages are taken from everybody, so that nobody works on
         one that is dead; then they are written there; and only then they are settled here."""
-        if not self._office.settings.dlq.enabled:
-            self._settle(messages, word, lambda held: [{"t": "dead", "r": _runs(held)}])
-            return
         dying: list[Message] = []
+        if not self._office.settings.dlq.enabled:
+            try:
+                self._settle(messages, word, lambda held: _dead_ops(held, dying))
+            finally:
+                hooks.count("dead", sum(m.settled is not None for m in dying), self.queue, self.id)
+            return
 
         def ops_of(held: list[Message]) -> list[Op]:
             dying.extend(held)
@@ -402,6 +412,8 @@ class ClassicGroup(Group[Ledger]):
         """With the turn, before the group passes messages that have expired: dead letters of them,
         if they are wanted. However often that is begun, each is written once."""
         dlq = self._office.settings.dlq
+        if records and hooks.listeners:
+            self._lapsed.append(len(records))
         if records and dlq.enabled and dlq.expired:
             for record in records:
                 lease = self.state.pending.get(record.offset)  # type: ignore[arg-type]
@@ -436,6 +448,7 @@ class ClassicGroup(Group[Ledger]):
                 self.commit({"t": "dead", "r": runs_of(sorted(dying))})
             mark = self._journal.mark
         self.wait_durable(mark)
+        hooks.count("dead", len(dying), self.queue, self.id)
         if self.state.by_key:
             self.ring()
 
@@ -453,7 +466,9 @@ class ClassicGroup(Group[Ledger]):
                 self._office.bury(message, self.id, self._account, lease.error)
             self._settle_dead([offset])
         except (TailraceError, OSError) as error:
-            logger.error("%s:%d cannot become a dead letter: %s", self.queue, offset, error)
+            extra = {"queue": self.queue, "group": self.id, "offset": offset}
+            text = "%s:%d cannot become a dead letter: %s"
+            logger.error(text, self.queue, offset, error, extra=extra)
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -546,6 +561,7 @@ class ClassicGroup(Group[Ledger]):
                 runs = runs_of(ready) if ready else []
                 upto = max(upto, cursor)
                 self.commit({"t": "drop", "r": runs, "f": cursor, "x": upto, "n": count})
+        hooks.count("dropped", count, self.queue, self.id)
         return count
 
     def _part_with(self, fetched: list[Any]) -> None:
@@ -569,19 +585,13 @@ class ClassicGroup(Group[Ledger]):
         vars(self).pop("_log", None)  # nobody is to think that it is in use
 
 
-def pending_of(ledger: Ledger, now_ms: int) -> Iterator[Pending]:
-    """What is not settled, oldest first."""
-    for offset, lease in ledger.pending.items():
-        state = STATES[lease.state]
-        if lease.state in (CLAIMED, LEASED) and lease.until <= now_ms:
-            state = "expired"
-        left = max(lease.until - now_ms, 0) / 1000
-        holder = plain_name(lease.holder)
-        yield Pending(offset, holder, state, lease.count, left, lease.error)
-
-
 def _ack_ops(held: list[Message]) -> list[Op]:
     return [{"t": "ack", "r": _runs(held)}]
+
+
+def _dead_ops(held: list[Message], dying: list[Message]) -> list[Op]:
+    dying.extend(held)
+    return [{"t": "dead", "r": _runs(held)}]
 
 
 def _runs(messages: list[Message]) -> list[int]:

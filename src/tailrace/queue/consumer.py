@@ -22,6 +22,7 @@ from tailrace.queue.stream import StreamGroup, StreamSettler
 __all__ = ["Consumer", "StreamConsumer", "new_consumer_id", "shorter"]
 
 _numbers = itertools.count(1)
+_forks = 0  # how many lie between the first process and this one: a child's consumers are others
 
 C = TypeVar("C", bound="_Receiver")
 
@@ -43,7 +44,7 @@ class _Receiver:
         self.group = group_id
         self._tail = tail
         self._closed = False
-        self._pid = os.getpid()
+        self._forks = _forks
         self._lock = threading.Lock()
 
     def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
@@ -109,6 +110,7 @@ class _Receiver:
 
     @property
     def closed(self) -> bool:
+        """It was closed, by whomever: it gets no more messages."""
         return self._closed
 
     def close(self) -> None:
@@ -159,7 +161,7 @@ class Consumer(_Receiver):
         )
 
     def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
-        if self._pid != os.getpid():
+        if self._forks != _forks:
             self._rejoin()
         group, ahead = self._group, self._ahead
         more, due_ms = True, None
@@ -191,7 +193,7 @@ class Consumer(_Receiver):
 
     def _rejoin(self) -> None:
         """In a forked child this is another consumer; what was fetched ahead is the parent's."""
-        self._pid = os.getpid()
+        self._forks = _forks
         self._ahead.clear()
         self._finalizer.detach()
         self._join()
@@ -213,15 +215,19 @@ class Consumer(_Receiver):
     def nack(
         self, messages: Iterable[Message], delay: float | str | None = None, error: str = ""
     ) -> None:
+        """Each of them failed: `Message.nack`, in one step."""
         self._group.nack(self._ours(messages), delay, error)
 
     def reject(self, messages: Iterable[Message], reason: str = "") -> None:
+        """None of them can ever succeed: `Message.reject`."""
         self._group.reject(self._ours(messages), reason)
 
     def release(self, messages: Iterable[Message]) -> None:
+        """Give them back at once, as if they had not been delivered, in one step."""
         self._group.release(self._ours(messages))
 
     def extend(self, messages: Iterable[Message], seconds: float | str | None = None) -> None:
+        """Keep them for so long from now on; by default for the visibility timeout."""
         self._group.extend(self._ours(messages), seconds)
 
     # --- the end ----------------------------------------------------------------------------
@@ -289,6 +295,8 @@ class StreamConsumer(_Receiver):
         )
 
     def receive(self, max: int = 1, wait: float | None = 0.0) -> list[Message]:
+        """Up to `max` messages, as `Consumer.receive`. To ask for them says that one is done with
+        those that one has: with `auto_commit` they are committed when the time comes."""
         self._move_on()
         return super().receive(max, wait)
 
@@ -303,8 +311,8 @@ class StreamConsumer(_Receiver):
         self._got = []
 
     def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
+        if self._forks != _forks:
+            self._forks = _forks
             self._finalizer.detach()
             self._begin()
         group = self._group
@@ -406,3 +414,11 @@ def shorter(one: float | None, other: float | None) -> float | None:
     if one is None or other is None:
         return one if other is None else other
     return min(one, other)
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)

@@ -283,7 +283,8 @@ class Delays(Delivery):
         try:
             is_over = self._is_over()
         except (TailraceError, OSError) as error:
-            logger.warning("%s: not closed cleanly: %s", self._folder, error)
+            extra = {"queue": self._queue.name, "path": self._folder}
+            logger.warning("%s: not closed cleanly: %s", self._folder, error, extra=extra)
         finally:
             with self._mutex, self._opening:
                 presence, self._presence = self._presence, None

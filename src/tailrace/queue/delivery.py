@@ -32,12 +32,14 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from tailrace import hooks
 from tailrace.errors import Corrupt, Full, NotWritten, OffsetOutOfRange, TailraceError
 from tailrace.kernel import CODEC_NAMES, Record, TooLarge, encode, first_headers
 from tailrace.log.fs import FileLock, FileSystem, remove_tree
 from tailrace.log.log import Log
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 from tailrace.queue.handles import QueueLog
+from tailrace.queue.observing import published, weigh
 from tailrace.queue.schedule import Batch, Intent, Manifest, Schedule, is_op, op_record
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.sorted_runs import Key, Merge, Run, write_run
@@ -99,6 +101,10 @@ class Delivery:
         self._unflushed: deque[tuple[int, int]] = deque()  # intents, and where their batches end
         self._merge: Merge | None = None
         self.is_held_up = False  # something is due, and the queue has no room for it
+
+    @property
+    def queue_name(self) -> str:
+        return self._queue.name
 
     @property
     def incoming(self) -> QueueLog:
@@ -240,6 +246,9 @@ class Delivery:
             receipt = log.append(records, producer=intent.op["p"], sequence=intent.offset)
             receipt.wait()
             self._unflushed.append((intent.offset, receipt.end_offset))
+            if hooks.listeners:
+                size = sum(weigh(record.key, record.value) for record in records)
+                published(self._queue.name, receipt, size)
         self._mark(intent)
 
     def _mark(self, intent: Intent) -> None:
@@ -427,7 +436,8 @@ def records_of(log: Log, first: int, end: int) -> Iterator[Record]:
         except Corrupt as error:
             if error.next_offset is None or error.next_offset <= first:
                 raise
-            logger.error("delayed messages are lost: %s", error)
+            extra = {"path": log.path, "offset": first}
+            logger.error("delayed messages are lost: %s", error, extra=extra)
             first = error.next_offset
 
 

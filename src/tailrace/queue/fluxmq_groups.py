@@ -223,7 +223,7 @@ class FluxGroup:
         try:
             saved = _parse_saved(data)
         except ValueError as error:
-            logger.warning("%s: damaged, and not taken into account: %s", self._path, error)
+            self._warn(self._path, error)
             return None
         return saved if (saved.queue, saved.id) == (self._queue, self._group_id) else None
 
@@ -247,7 +247,7 @@ class FluxGroup:
                 found, version = self._read_shard(shard, state.version)
                 versions.add(version)
             except ValueError as error:
-                self._warn(pel_name(shard), error)
+                self._warn(os.path.join(self._folder, pel_name(shard)), error)
                 is_damaged = True
                 # Any of them may have been pending: better twice than never.
                 first = max(state.floor and state.floor + 1, known)
@@ -284,7 +284,7 @@ class FluxGroup:
                 created_ms if type(created_ms) is int else 0,
             )
         except ValueError as error:
-            self._warn(STATE, error)
+            self._warn(os.path.join(self._folder, STATE), error)
             return _State()
 
     def _read_shard(
@@ -312,18 +312,18 @@ class FluxGroup:
             try:
                 yield from map(_parse_op, _objects(line.decode()))
             except (ValueError, RecursionError) as error:
-                logger.warning(
-                    "%s: the line at %d cannot be read, and nothing from there on counts: %s",
-                    os.path.join(self._folder, journal.NAME),
-                    position,
-                    error,
-                )
+                path = os.path.join(self._folder, journal.NAME)
+                text = "%s: the line at %d cannot be read, and nothing from there on counts: %s"
+                logger.warning(text, path, position, error, extra=self._extra(path))
                 return
             position += len(line) + 1
 
-    def _warn(self, name: str, error: ValueError) -> None:
-        path = os.path.join(self._folder, name)
-        logger.warning("%s: damaged, and not taken into account: %s", path, error)
+    def _warn(self, path: str, error: ValueError) -> None:
+        text = "%s: damaged, and not taken into account: %s"
+        logger.warning(text, path, error, extra=self._extra(path))
+
+    def _extra(self, path: str) -> dict[str, str]:
+        return {"queue": self._queue, "group": self._group_id, "path": path}
 
     # --- writing ----------------------------------------------------------------------------
 
@@ -404,7 +404,7 @@ def find_groups(fs: FileSystem, root: str, queue: str) -> dict[str, Mode]:
             if path != _group_path(root, queue, saved.id):
                 raise ValueError(f"it is of the group {saved.id!r}, whose file is another")
         except (ValueError, InvalidName) as error:
-            logger.warning("%s: skipped: %s", path, error)
+            logger.warning("%s: skipped: %s", path, error, extra={"queue": queue, "path": path})
             continue
         found[saved.id] = saved.mode
     return found

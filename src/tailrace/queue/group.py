@@ -23,11 +23,11 @@ import weakref
 from collections import deque
 from typing import Any, Generic, Protocol, TypeVar
 
+from tailrace import hooks
 from tailrace.errors import Closed, NotWritten, OutcomeUnknown, TailraceError
 from tailrace.log.sidefiles import FOLDER, side_path
 from tailrace.queue.group_files import (
     ALIVE,
-    LOCK,
     OPEN,
     UNIQUE,
     GroupFiles,
@@ -77,6 +77,8 @@ S = TypeVar("S", bound=State)
 class Group(Generic[S]):
     """One process's hold on a group. Thread-safe; a forked child opens it anew when it uses it."""
 
+    queue = ""  # the name of its queue
+
     def __init__(self, files: GroupFiles) -> None:
         self.files = files
         self.id = files.group_id
@@ -107,24 +109,25 @@ class Group(Generic[S]):
     def _open(self) -> None:
         fs, folder = self.files.fs, self.files.folder
         self._mutex = threading.RLock()  # which knows its owner: see `Turn`
-        self._turn = Turn(self)
         self._is_stale = True  # the state has to be loaded
         self._is_inherited = False
         self._compact_at = self.files.compact_after
-        self._lock = fs.lock(side_path(folder, LOCK))
         self._presence = fs.lock(side_path(folder, OPEN))
         self._presence.acquire(shared=True)
         self._bell = fs.open(self.files.bell, write=True, create=True)
         self._handle = secrets.token_hex(8)
-        self._lock.acquire()  # or somebody might find the file before we have its lock
-        try:
+        self._turn = Turn(self)
+        with self._turn.alone():  # or somebody might find the file before we have its lock
             self._alive = fs.lock(side_path(folder, ALIVE + self._handle))
             self._alive.acquire()
-        finally:
-            self._lock.release()
         self._mine: set[str] = set()
         self._joined = 0
         self._looked_s = 0.0  # when we last looked for the dead
+
+    @property
+    def _extra(self) -> dict[str, str]:
+        """What log records carry."""
+        return {"queue": self.queue, "group": self.id, "path": self.files.folder}
 
     def disown(self) -> None:
         """We are in a forked child: what is open is the parent's."""
@@ -238,6 +241,7 @@ class Group(Generic[S]):
                 "%s: %s damaged; messages may be delivered again",
                 self.files.folder,
                 ", ".join(f"pel_{shard}.json" for shard in snapshot.damaged),
+                extra=self._extra,
             )
             for offset in range(state["committed"], state["cursor"]):
                 if offset % SHARDS in snapshot.damaged:
@@ -282,7 +286,8 @@ class Group(Generic[S]):
             self._compact_at = 2 * journal.ops
             if self._is_stale:  # half done: nothing more in this turn
                 journal.close()
-            logger.warning("%s: cannot write a snapshot: %s", self.files.folder, error)
+            folder = self.files.folder
+            logger.warning("%s: cannot write a snapshot: %s", folder, error, extra=self._extra)
 
     def _snapshot(self, *, is_last: bool = False, is_other: bool = False) -> None:
         """`is_last`: no journal is to follow, and FluxMQ is to find all of its files. `is_other`:
@@ -323,9 +328,12 @@ class Group(Generic[S]):
         if not self.files.is_sync:
             return
         try:
-            self._journal.wait_durable(mark)
+            took_s = self._journal.wait_durable(mark)
+            if took_s:
+                hooks.observe("fsync_seconds", [took_s], self.queue, self.id)
         except OSError as error:
-            logger.error("%s: cannot sync the journal: %s", self.files.folder, error)
+            folder = self.files.folder
+            logger.error("%s: cannot sync the journal: %s", folder, error, extra=self._extra)
             try:
                 with self._turn:
                     self._snapshot()
@@ -463,7 +471,8 @@ class Group(Generic[S]):
                     if self._presence.acquire(wait=False):
                         self._export()
         except (OSError, TailraceError) as error:
-            logger.warning("%s: not closed cleanly: %s", self.files.folder, error)
+            folder = self.files.folder
+            logger.warning("%s: not closed cleanly: %s", folder, error, extra=self._extra)
         finally:
             with self._mutex:
                 self._let_go()
@@ -500,7 +509,8 @@ class Group(Generic[S]):
         if not self._is_inherited:
             with contextlib.suppress(OSError):
                 self.files.fs.unlink(side_path(self.files.folder, ALIVE + self._handle))
-            for lock in (self._alive, self._presence, self._lock):
+            self._turn.close()
+            for lock in (self._alive, self._presence):
                 lock.close()
         self._bell.close()
         self._journal.close()

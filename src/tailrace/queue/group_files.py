@@ -19,6 +19,7 @@ from tailrace.queue.clock import Clock
 from tailrace.queue.journal import NAME as JOURNAL
 from tailrace.queue.journal import Deleted, Journal
 from tailrace.queue.snapshots import STATE, Snapshot
+from tailrace.queue.turns import turn_of
 
 __all__ = [
     "ALIVE",
@@ -130,12 +131,8 @@ def discard(files: GroupFiles) -> None:
 def discard_unopened(files: GroupFiles) -> None:
     """Delete a group without loading it: perhaps it cannot be."""
     files.fs.make_dirs(os.path.join(files.folder, FOLDER))
-    lock = files.fs.lock(side_path(files.folder, LOCK))
-    try:
-        lock.acquire()
+    with turn_of(files.fs, files.folder):
         discard(files)
-    finally:
-        lock.close()
     sweep(files.fs, os.path.dirname(files.folder))
 
 

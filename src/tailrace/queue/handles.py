@@ -24,6 +24,18 @@ _FEWEST, _MOST = 16, 256
 class QueueLog(Log):
     """The log of a queue."""
 
+    _label = ""
+
+    def label(self, queue: str) -> None:
+        """What is measured of it is told by this name."""
+        self._label = queue
+        if self._writer is not None:
+            self._writer.committer.label = queue
+
+    def _open(self) -> None:
+        super()._open()
+        self.label(self._label)  # a forked child opens it anew
+
     def let_go(self, retention: Retention, below: int | None) -> VacuumReport:
         """Delete the segments that retention lets go, as far as they are all below an offset."""
         report = self._writing().vacuum(retention, below)

@@ -29,6 +29,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from time import perf_counter
 from typing import Any
 
 from tailrace.errors import Corrupt, NotWritten
@@ -47,18 +48,19 @@ Op = dict[str, Any]
 _ROOM = 128 << 10
 _PREFIX = len(b'{"k":"00000000",')
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-_CLAIM = '"t":"claim","c":%s,"u":%d,"h":%d,"f":%d,"x":%d,"r":%s}'
 _encode_text = lru_cache(256)(_encode)  # the same consumers again and again
 
 
 def encode_line(op: Op) -> bytes:
     # Each claim and each ack waits for this, so JSON of their usual shapes is made by hand.
-    kind = op["t"]
-    if len(op) == 2 and "r" in op:
-        body = f'"t":"{kind}","r":{op["r"]}}}'.encode()
-    elif len(op) == 7 and kind == "claim" and "r" in op:
-        holder = _encode_text(op["c"])
-        body = (_CLAIM % (holder, op["u"], op["h"], op["f"], op["x"], op["r"])).encode()
+    kind, runs = op["t"], op.get("r", ())
+    if len(runs) == 2 and len(op) == 2:
+        body = f'"t":"{kind}","r":[{runs[0]},{runs[1]}]}}'.encode()
+    elif len(runs) == 2 and len(op) == 7 and kind == "claim":
+        body = (
+            f'"t":"claim","c":{_encode_text(op["c"])},"u":{op["u"]},"h":{op["h"]},'
+            f'"f":{op["f"]},"x":{op["x"]},"r":[{runs[0]},{runs[1]}]}}'
+        ).encode()
     else:
         body = _encode(op)[1:].encode()
     return b'{"k":"%08x",%b\n' % (crc32c(body), body)
@@ -177,7 +179,8 @@ class Journal:
     def _cut(self, position: int, *, is_torn: bool) -> None:
         assert self._file is not None
         if is_torn:
-            logger.warning("%s: an unfinished line was cut off at %d", self.path, position)
+            text = "%s: an unfinished line was cut off at %d"
+            logger.warning(text, self.path, position, extra={"path": self.path})
         self._file.truncate(position)
         self._room = 0
 
@@ -187,6 +190,7 @@ class Journal:
             "%s: the line at %d is damaged. What it said is lost: messages may be delivered again",
             self.path,
             position,
+            extra={"path": self.path},
         )
 
     # --- writing ----------------------------------------------------------------------------
@@ -209,7 +213,8 @@ class Journal:
             try:
                 file.truncate(self.position)
             except OSError:
-                logger.error("%s: an unfinished line is left at %d", self.path, self.position)
+                text = "%s: an unfinished line is left at %d"
+                logger.error(text, self.path, self.position, extra={"path": self.path})
             raise NotWritten(f"{self.path}: cannot write: {error}") from error
         self.position += len(data)
         self.ops += len(ops)
@@ -228,18 +233,21 @@ class Journal:
         """Where the journal ends now, for `wait_durable`."""
         return self.generation, self.position
 
-    def wait_durable(self, mark: tuple[int, int]) -> None:
+    def wait_durable(self, mark: tuple[int, int]) -> float:
         """Return when what was written before `mark` is on the disk. Thread-safe: those who wait
-        together share a sync. `OSError` if it failed."""
+        together share a sync. `OSError` if it failed. The seconds that a sync has taken, if one was
+        needed."""
         with self._sync_lock:
             if self._durable >= mark:
-                return
+                return 0.0
             generation, file = self.generation, self._file
             if generation > mark[0] or file is None:  # a snapshot has it, which was synced
-                return
+                return 0.0
             end = (generation, self.position)  # at least: others may be writing
+            begun = perf_counter()
             file.sync()
             self._durable = max(self._durable, end)
+            return perf_counter() - begun
 
     # --- replacing --------------------------------------------------------------------------
 

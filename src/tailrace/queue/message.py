@@ -135,6 +135,10 @@ class Message:
     """A message that a consumer has got. Settle it once, in any thread: `ack`, `nack`, `reject` or
     `release`; or let `with message:` do it.
 
+    `queue` is the name of its queue and `offset` its place there; `delivery_count` counts its
+    deliveries with this one, and `last_error` is what was said of the last. `settled` is how this
+    object was settled, or `None`.
+
     A lease that ends gives the message to another consumer; from then on everything but reading
     it raises `LeaseLost`.
     """
@@ -187,6 +191,7 @@ class Message:
 
     @property
     def value(self) -> bytes | None:
+        """What was published; `None` is not the same as empty."""
         return self.record.value
 
     @property
@@ -222,6 +227,7 @@ class Message:
 
     @property
     def partition(self) -> int:
+        """Always 0: a queue is one log."""
         return 0
 
     @property

@@ -27,6 +27,7 @@ class Outgoing:
 
     @classmethod
     def of(cls, given: Any) -> Outgoing:
+        """Of a pair of a topic (or a queue) and a value, or of one that is given."""
         if isinstance(given, Outgoing):
             return given
         match given:

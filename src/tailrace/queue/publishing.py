@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from time import time_ns
+from time import perf_counter, time_ns
 from typing import Any, overload
 
+from tailrace import hooks
 from tailrace.errors import Full, InvalidName
 from tailrace.kernel import HEADER_SIZE, NONE, Draft, Record, encode_one
 from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
@@ -16,6 +17,7 @@ from tailrace.queue.addresses import VERBS, address_of
 from tailrace.queue.delays import Delayed, Delays, Scheduled, due_ms
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.message import Stamp, check_headers, new_record
+from tailrace.queue.observing import Weighed, published, weigh
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.topics import check_topic
 from tailrace.units import parse_duration
@@ -35,6 +37,7 @@ class Publishing:
     harmless."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self._root = address_of(name)
         self._stamps: dict[str, Stamp] = {}  # by routing key
         self._uncompressed = 0  # so many messages are not worth a try
@@ -130,6 +133,8 @@ class Publishing:
         `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on.
         """
         settings = self.settings
+        if hooks.carry_context is not None:
+            headers = hooks.carry_context(headers)
         if delay is not None or deliver_at is not None:
             due = due_ms(delay, deliver_at, self._wall_ms())
             assert due is not None
@@ -138,6 +143,7 @@ class Publishing:
             later = self._publish_later(
                 settings, value, key, routing_key, headers, message_id, ttl, due
             )
+            hooks.count("scheduled", 1, self.name)
             return later.wait() if wait else later
         self.admit(settings, 1, block=block)
         if headers is None and message_id is None and ttl is None:
@@ -170,7 +176,10 @@ class Publishing:
         """What most messages are: without headers of their own. Nothing is parsed or checked that
         is known to be right."""
         log = self._log or self.log
-        return log.append_draft(self._draft(log, settings, value, key, routing_key, timestamp))
+        begun = perf_counter() if hooks.listeners else 0.0
+        draft = self._draft(log, settings, value, key, routing_key, timestamp)
+        receipt = log.append_draft(draft)
+        return published(self.name, receipt, weigh(key, value), begun) if begun else receipt
 
     def _draft(
         self,
@@ -286,8 +295,13 @@ class Publishing:
         topic = self._topic(routing_key)
         expiry = self._expiry(settings, ttl)
         records = (_record_of(value, topic, expiry, settings) for value in values)
-        receipt = self.log.append_many(records)
+        receipt = self._append_told(records) if hooks.listeners else self.log.append_many(records)
         return receipt.wait() if wait else receipt
+
+    def _append_told(self, records: Iterable[Record]) -> Receipt:
+        begun, weighed = perf_counter(), Weighed(records)
+        receipt = self.log.append_many(weighed)
+        return published(self.name, receipt, weighed.size, begun)
 
     def append(
         self,
@@ -298,9 +312,15 @@ class Publishing:
         """Append records of messages; with a producer, once."""
         for record in records:
             check_size(record, settings)
+        begun = perf_counter() if hooks.listeners else 0.0
         if producer is not None:
-            return self.log.append(records, producer=producer, sequence=0)
-        return self.log.append(records)
+            receipt = self.log.append(records, producer=producer, sequence=0)
+        else:
+            receipt = self.log.append(records)
+        if begun:
+            size = sum(weigh(record.key, record.value) for record in records)
+            return published(self.name, receipt, size, begun)
+        return receipt
 
     def _expiry(self, settings: QueueSettings, ttl: float | str | None) -> int | None:
         ttl_ms = settings.limits.message_ttl_ms if ttl is None else parse_duration(ttl, "ttl")
@@ -327,6 +347,8 @@ def _record_of(value: Any, topic: str, expiry: int | None, settings: QueueSettin
             pass
         case (key, value, headers):
             check_headers(headers)
+    if hooks.carry_context is not None:
+        headers = hooks.carry_context(headers)
     record = new_record(value, topic, key=key, headers=headers, expires_at=expiry)
     check_size(record, settings)
     return record

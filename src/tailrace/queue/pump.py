@@ -175,7 +175,9 @@ class Pump:
                     next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
                 except (TailraceError, OSError) as error:
                     if incarnation in _names(store):  # else it was deleted under us
-                        logger.error("delayed messages cannot be delivered: %s", error)
+                        extra = {"queue": delays.queue_name}
+                        text = "delayed messages cannot be delivered: %s"
+                        logger.error(text, error, extra=extra)
                     next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
                 self._next[incarnation] = next_ms
                 self._busy_s[incarnation] = monotonic()

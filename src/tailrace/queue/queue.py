@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from tailrace.errors import Closed, ConfigError, InvalidName
+from tailrace.errors import Closed, ConfigError, InvalidName, TailraceError
 from tailrace.kernel import Record
 from tailrace.log.follow import Follower
 from tailrace.log.log import Log
@@ -24,6 +24,7 @@ from tailrace.queue.group_files import GroupFiles, discard_unopened
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
+from tailrace.queue.registry import Queues
 from tailrace.queue.scanning import Selection
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.space import Roomy
@@ -59,7 +60,8 @@ class _LogQueue(Roomy):
 
     def __init__(self, store: Store, settings: QueueSettings) -> None:
         self.incarnation = settings.incarnation
-        self._settings = settings
+        # As they were when we last looked, among those of all queues. One object: threads share it.
+        self._known: tuple[Queues | None, QueueSettings] = None, settings
         self._groups: dict[str, AnyGroup] = {}
         self._consumers: weakref.WeakSet[Consumer | StreamConsumer] = weakref.WeakSet()
         super().__init__(store, settings.name)
@@ -77,13 +79,21 @@ class _LogQueue(Roomy):
     @property
     def settings(self) -> QueueSettings:
         """As of now: another process may have changed them."""
-        settings = self._store.registry.current().get(self.name)
-        if settings is not self._settings:
-            if settings is None or settings.incarnation != self.incarnation:
+        queues = self._store.registry.current()
+        known, settings = self._known
+        if queues is not known:
+            found = queues.get(self.name)
+            if found is None or found.incarnation != self.incarnation:
                 self.abandon()
                 raise Closed(f"the queue {self.name!r} was deleted; open it again to have it anew")
-            self._settings = settings
+            settings = found
+            self._known = queues, settings
         return settings
+
+    def _check_there(self) -> None:
+        """`Closed` if the queue was deleted: each turn of each group asks."""
+        if self._store.registry.current() is not self._known[0]:
+            _ = self.settings
 
     def abandon(self) -> None:
         """The queue was deleted, perhaps by another process: let go of everything. What it would
@@ -112,7 +122,11 @@ class _LogQueue(Roomy):
             with self._lock:
                 if self._log is None:
                     self._store.check_open()
-                    self._log = self._store.open_log(settings)
+                    try:
+                        self._log = self._store.open_log(settings)
+                    except (OSError, TailraceError):
+                        self.settings  # noqa: B018  raises if the queue was deleted meanwhile
+                        raise
                 log = self._log
             self._store.handles.opened(self)
         return log
@@ -218,7 +232,11 @@ class _LogQueue(Roomy):
 
         store = self._store
         look = Look(store.fs, store.layout, store.registry.current, store.clock)
-        return queue_stats(look, self.settings, exact=exact)
+        try:
+            return queue_stats(look, self.settings, exact=exact)
+        except OSError:
+            self.settings  # noqa: B018  raises if the queue was deleted meanwhile
+            raise
 
     # --- groups -----------------------------------------------------------------------------
 
@@ -260,7 +278,7 @@ class _LogQueue(Roomy):
             is_durable=log.flush_mode != "none",
             compact_after=settings.compact_after,
             foreign=foreign,
-            check=lambda: self.settings,
+            check=self._check_there,
             make_room=store.reserve.helps,
         )
 

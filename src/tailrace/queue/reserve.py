@@ -59,7 +59,8 @@ class Reserve:
             self._fs.unlink(self._path)
         except OSError:
             return False
-        logger.warning("the disk is full: %s was given up so that consumers can go on", self._path)
+        text = "the disk is full: %s was given up so that consumers can go on"
+        logger.warning(text, self._path, extra={"path": self._path})
         return True
 
     def helps(self, error: Exception) -> bool:

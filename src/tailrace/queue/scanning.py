@@ -51,7 +51,8 @@ class Selection:
             expiry = expires_at(record)
             if expiry is not None and self._clock.wall_ms() > expiry:
                 return False
-        return self._concerns(record)
+        is_open = self._is_all and find_header(record, RAW_FOR_GROUP) is None  # as it mostly is
+        return is_open or self._concerns(record)
 
     def has_lapsed(self, record: Record) -> bool:
         """Of one that was not taken: only because it has expired?"""
@@ -134,6 +135,7 @@ def excess(state: HasCursor, log: Log, group_id: str) -> Op | None:
         end,
         group_id,
         state.cursor,
+        extra={"path": log.path, "group": group_id, "offset": end},
     )
     return {"t": "rewind", "x": end}
 
@@ -153,6 +155,7 @@ def report_lost(feed: Feed, group_id: str) -> int:
             first,
             behind - 1,
             group_id,
+            extra={"path": feed.path, "group": group_id, "offset": first},
         )
     feed.lost.clear()
     return lost

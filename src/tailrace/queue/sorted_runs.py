@@ -198,10 +198,12 @@ class Run:
             except Corrupt as error:
                 if error.next_offset is None or error.next_offset <= first:
                     raise
-                logger.error("delayed messages are lost: %s", error)
+                extra = {"path": self._log.path, "offset": first}
+                logger.error("delayed messages are lost: %s", error, extra=extra)
                 first = error.next_offset
             except OffsetOutOfRange as error:
-                logger.error("delayed messages are lost: %s", error)
+                extra = {"path": self._log.path, "offset": first}
+                logger.error("delayed messages are lost: %s", error, extra=extra)
                 return
 
     def advance(self, position: int, live: int) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from tailrace import hooks
 from tailrace.log.options import Retention
 from tailrace.log.retention import VacuumReport
 from tailrace.queue import retaining
@@ -28,7 +29,6 @@ class Roomy(Publishing):
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
-        self.name = name
         self._lock = threading.RLock()
         self._depth = Depth(self._count_unsettled, self._drop_oldest)
         super().__init__(name)
@@ -72,8 +72,14 @@ class Roomy(Publishing):
         if not depths:
             dropped = min(count, end - log.start_offset)
             log.truncate_before(log.start_offset + dropped)
+            hooks.count("dropped", dropped, self.name)
         if dropped:
-            logger.info("%s: too full, so %d of the oldest messages are dropped", self, dropped)
+            logger.info(
+                "%s: too full, so %d of the oldest messages are dropped",
+                self,
+                dropped,
+                extra={"queue": self.name, "count": dropped},
+            )
         return dropped
 
     def vacuum(self) -> VacuumReport:
@@ -94,7 +100,12 @@ class Roomy(Publishing):
             for group in self._classic_groups():
                 dropped = group.drop_ready(end)
                 if dropped:
-                    logger.warning("%s: %d messages are dropped", self, dropped)
+                    logger.warning(
+                        "%s: %d messages are dropped",
+                        self,
+                        dropped,
+                        extra={"queue": self.name, "group": group.id, "count": dropped},
+                    )
                 if group.progress()[1] < end:
                     return False
             return log.let_go(Retention(max_bytes=0), end).segments > 0

@@ -92,14 +92,17 @@ class QueueStats:
 
     @property
     def messages(self) -> int:
+        """How many offsets the queue holds, settled or not."""
         return self.end_offset - self.start_offset
 
     @property
     def leased(self) -> int:
+        """Messages that are with a consumer, of all groups together."""
         return sum(group.leased for group in self.groups)
 
     @property
     def waiting(self) -> int:
+        """Messages that wait for a delay, or behind another of their key, of all groups."""
         return sum(group.waiting for group in self.groups)
 
     @property
@@ -109,6 +112,7 @@ class QueueStats:
 
     @property
     def settled(self) -> int:
+        """How much all groups together have settled; it only ever rises."""
         return sum(group.settled for group in self.groups)
 
     @property

@@ -6,12 +6,14 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from tailrace import hooks
 from tailrace.errors import Closed, ConfigError, InvalidName, LeaseLost
 from tailrace.kernel import Record
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
@@ -34,7 +36,7 @@ from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.publishing import check_size
 from tailrace.queue.pump import Pump, deliver_due
 from tailrace.queue.queue import Queue, Stream
-from tailrace.queue.registry import Registry
+from tailrace.queue.registry import Queues, Registry
 from tailrace.queue.reserve import Reserve
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.topics import check_topic
@@ -165,19 +167,32 @@ class Store(BackedUp):
             settings = self._create(name, kind, options)
         return self._handle(settings)
 
-    def _create(self, name: str, kind: str, options: dict[str, Any]) -> QueueSettings:
-        def edit(queues: dict[str, QueueSettings]) -> None:
-            if name in queues:
-                queues[name] = queues[name].changed(type=kind, **options)
-            else:
-                made = QueueSettings.create(name, kind, defaults=self._defaults, **options)
-                deletion.clear(self.fs, self.layout, name)
-                queues[name] = made
+    def _create(self, name: str, kind: str, options: Mapping[str, Any]) -> QueueSettings:
+        return self.declare([(name, kind, options)])[name]
 
-        settings = self.registry.change(edit)[name]
-        if settings.ephemeral and self._upkeep:
+    def declare(self, wanted: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Queues:
+        """Make the queues of these names, types and options, or change those that exist. It is one
+        change: all of them, or if one is refused, none. Nothing is opened."""
+        wanted = list(wanted)
+        self.check_open()
+
+        def edit(queues: dict[str, QueueSettings]) -> None:
+            made = []
+            for name, kind, options in wanted:
+                if name in queues:
+                    queues[name] = queues[name].changed(type=kind, **options)
+                else:
+                    queues[name] = QueueSettings.create(
+                        name, kind, defaults=self._defaults, **options
+                    )
+                    made.append(name)
+            for name in made:
+                deletion.clear(self.fs, self.layout, name)
+
+        queues = self.registry.change(edit)
+        if self._upkeep and any(queues[name].ephemeral for name, _, _ in wanted):
             self._sweeper.start()
-        return settings
+        return queues
 
     def _handle(self, settings: QueueSettings) -> Queue | Stream:
         with self._lock:
@@ -204,7 +219,6 @@ class Store(BackedUp):
     def stats(self, *, exact: bool = False) -> dict[str, QueueStats]:
         """Figures of each queue, by name. Nobody is disturbed, and nothing is left open. What would
         take long to count is estimated, and says so, unless it is to be `exact`."""
-        from tailrace.queue.looking import Look
         from tailrace.queue.stats import store_stats
 
         self.check_open()
@@ -212,6 +226,7 @@ class Store(BackedUp):
         return {found.name: found for found in store_stats(look, exact=exact)}
 
     def configure(self, name: str, **options: Any) -> None:
+        """Change settings of a queue, for everybody. What is fixed when it is made is refused."""
         self.get(name)
 
         def edit(queues: dict[str, QueueSettings]) -> None:
@@ -238,13 +253,17 @@ class Store(BackedUp):
                 deletion.mark(self.fs, self.layout.queue(name), settings.incarnation)
                 del queues[name]
 
-        with self._lock:
-            queue = self._queues.get(name)
-            if queue is not None and queue.incarnation == settings.incarnation:
-                del self._queues[name]
-                queue.abandon()
-        # The folder goes before anybody else can make a queue of the same name.
-        self.registry.change(edit, lambda: deletion.clear(self.fs, self.layout, name))
+        def clear() -> None:
+            """The folder goes before anybody else can make a queue of the same name; by now nobody
+            in this process opens it again."""
+            with self._lock:
+                queue = self._queues.get(name)
+                if queue is not None and queue.incarnation == settings.incarnation:
+                    del self._queues[name]
+                    queue.abandon()
+            deletion.clear(self.fs, self.layout, name)
+
+        self.registry.change(edit, clear)
         delays.sweep(self.fs, self.layout, self.registry.current)
 
     def open_log(
@@ -258,7 +277,9 @@ class Store(BackedUp):
         fs = None if isinstance(self.fs, OsFileSystem) else self.fs
         if self._upkeep:
             self._take_care()
-        return QueueLog(folder, mode=self._mode, upkeep=self._upkeep, fs=fs, **arguments)
+        log = QueueLog(folder, mode=self._mode, upkeep=self._upkeep, fs=fs, **arguments)
+        log.label(settings.name)
+        return log
 
     def _take_care(self) -> None:
         with self._lock:
@@ -297,6 +318,7 @@ class Store(BackedUp):
             self.disk.check()
             for name, [record] in batches.items():
                 published[name] = self.get(name).delays.schedule(record, due)
+                hooks.count("scheduled", 1, name)
             return published.wait() if wait else published
         self._admit(batches, block)
         for name, records in batches.items():
@@ -311,6 +333,8 @@ class Store(BackedUp):
         for each in outgoing:
             if each.headers is not None:
                 check_headers(each.headers)
+            if hooks.carry_context is not None:
+                each = replace(each, headers=hooks.carry_context(each.headers))
             for name in [each.queue] if each.queue else self._targets(each.topic):
                 settings = self.get(name).settings
                 record = self._record(each, settings)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
 from typing import Any, NamedTuple
 
+from tailrace import hooks
 from tailrace.kernel import Record
 from tailrace.log.log import Log
 from tailrace.queue.feed import Feed
@@ -13,6 +16,7 @@ from tailrace.queue.group import Group
 from tailrace.queue.group_files import GroupFiles
 from tailrace.queue.journal import Op
 from tailrace.queue.message import Message
+from tailrace.queue.observing import delivered, settled
 from tailrace.queue.scanning import SCAN_MOST, Selection, excess, report_lost
 from tailrace.queue.snapshots import Snapshot
 from tailrace.queue.stream_ledger import StreamLedger
@@ -45,6 +49,7 @@ class StreamGroup(Group[StreamLedger]):
         self._log = log
         self._work = work
         self._selection = Selection(queue, files.group_id, pattern, files.clock)
+        self._lapsed: deque[int] = deque()  # how many have expired, to be told
         super().__init__(files)
 
     def _open(self) -> None:
@@ -75,6 +80,7 @@ class StreamGroup(Group[StreamLedger]):
         with self._turn:
             state = self.state
             ops: list[Op] = []
+            before = state.committed if done and hooks.listeners else None
             if done and epoch == state.epoch:
                 ops.append({"t": "done", "c": consumer, "r": done})
             if state.has_others(consumer):
@@ -90,9 +96,18 @@ class StreamGroup(Group[StreamLedger]):
             if ops:
                 self.commit(*ops)
             epoch = state.epoch
+            acked = 0 if before is None else state.committed - before
         queue = self.queue
         messages = [Message(queue, record, settler, 0, epoch) for record in records]
+        if hooks.listeners:
+            self._tell(messages, acked)
         return Taken(messages, first, behind, more, epoch)
+
+    def _tell(self, messages: list[Message], acked: int) -> None:
+        while self._lapsed:
+            hooks.count("expired", self._lapsed.popleft(), self.queue, self.id)
+        hooks.count("acked", acked, self.queue, self.id)
+        delivered(self.queue, self.id, messages, self.files.clock.wall_ms())
 
     def _read(self, first: int, end: int | None, limit: int) -> tuple[list[Record], int, bool]:
         chosen: list[Record] = []
@@ -104,7 +119,10 @@ class StreamGroup(Group[StreamLedger]):
             if end is not None and position > end:
                 records = [r for r in records if r.offset < end]  # type: ignore[operator]
                 position = end
-            chosen += [record for record in records if takes(record)]
+            wanted = [record for record in records if takes(record)]
+            if len(wanted) < len(records) and hooks.listeners:
+                self._note_lapsed(records, wanted)
+            chosen += wanted
             looked_at += len(records)
             if len(records) < want or position == end:
                 break
@@ -112,6 +130,11 @@ class StreamGroup(Group[StreamLedger]):
             report_lost(self._feed, self.id)
         more = len(chosen) < limit and (position == end or looked_at >= max(limit, SCAN_MOST))
         return chosen, position, more
+
+    def _note_lapsed(self, records: list[Record], wanted: list[Record]) -> None:
+        taken = {record.offset for record in wanted}
+        passed = (record for record in records if record.offset not in taken)
+        self._lapsed.append(sum(map(self._selection.has_lapsed, passed)))
 
     @property
     def has_others(self) -> bool:
@@ -127,12 +150,17 @@ class StreamGroup(Group[StreamLedger]):
         group was reset since."""
         op: Op = {"t": "done", "c": consumer}
         op |= {"r": list(ranges)} if below is None else {"x": below}
+        begun = perf_counter() if hooks.listeners else 0.0
         with self._turn:
             if epoch != self.state.epoch:
                 return
+            before = self.state.committed if begun else 0
             self.commit(op)
+            acked = self.state.committed - before if begun else 0
             mark = self._journal.mark
         self.wait_durable(mark)
+        if begun:
+            settled(self.queue, self.id, "acked", acked, begun)
 
     def forget_below(self, offset: int) -> None:
         """What is below an offset was deleted."""
@@ -179,6 +207,7 @@ class StreamSettler:
     """What ack, nack and reject mean in a stream, for one consumer."""
 
     def __init__(self, group: StreamGroup, consumer: str, auto_commit: bool) -> None:
+        self.id = group.id
         self._group = group
         self._consumer = consumer
         self._auto_commit = auto_commit

@@ -1,60 +1,93 @@
-"""A group's turn: who has it is alone, among the threads of this process and among processes."""
+"""A group's turn: who has it is alone, among the threads of this process and among processes.
+
+Between processes it is a turn as logs have it (`log/turn.py`): who goes from claim to claim and
+finds nobody else keeps it meanwhile, so that nothing has to be locked, looked up or unlocked; who
+waits asks for it by the group's board.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import TailraceError
+from tailrace.log.board import ATTENTION, Board
+from tailrace.log.fs import FileSystem
+from tailrace.log.turn import Turn as ProcessTurn
+from tailrace.log.turn import keeper
 
 if TYPE_CHECKING:
     from tailrace.queue.group import Group
 
-__all__ = ["Turn"]
+__all__ = ["Turn", "turn_of"]
 
-_TRIES = 3
 _reopening = threading.Lock()
 
 
 class Turn:
     """`with group._turn:` for as short as possible: everybody else waits."""
 
-    __slots__ = ("_group",)
+    __slots__ = ("__weakref__", "_board", "_group", "_memory", "_processes", "_seen")
 
     def __init__(self, group: Group[Any]) -> None:
+        fs, folder = group.files.fs, group.files.folder
         self._group = group
+        self._board = Board(fs, folder)
+        self._memory = self._board.memory
+        self._processes = ProcessTurn(fs, folder, self._board, "owner")
+        self._seen = (0, 0)  # how far the journal was, when the keeper looked last
 
     def __enter__(self) -> None:
         group = self._group
-        if group.closed or group._is_inherited:
-            group.check_open()
-            with _reopening:
-                if group._is_inherited:
-                    group._open()
+        if group._closed or group._is_deleted or group._is_inherited:
+            self._revive()
+            self = group._turn  # noqa: PLW0642  a forked child has another
         group.files.check()
-        if group._mutex._is_owned():  # type: ignore[attr-defined]
+        mutex = group._mutex
+        if mutex._is_owned():  # type: ignore[attr-defined]
             # Turns are not nested. A signal handler's exception (Ctrl-C) came where nothing could
             # be tidied up.
             self.recover()
-        group._mutex.acquire()
+        mutex.acquire()
         try:
-            if group.closed:
+            if group._closed or group._is_deleted:
                 group.check_open()
-            if not group._lock.acquire_now():
-                _await(group)
-            try:
-                journal = group._journal
-                if group._is_stale or journal.has_news:
-                    group.begin()
-            except BaseException:
-                group._is_stale = True
-                group._lock.release()
-                raise
+            if not self._processes.held:
+                self._take()
+            elif group._is_stale:
+                self._begin()
         except BaseException:
-            group._mutex.release()
+            mutex.release()
+            raise
+
+    def _revive(self) -> None:
+        group = self._group
+        group.check_open()
+        with _reopening:
+            if group._is_inherited:
+                group._open()
+
+    def _take(self) -> None:
+        processes, group = self._processes, self._group
+        processes.take()
+        self._board.begin()
+        if group._is_stale or group._journal.has_news:
+            processes.disturbed()
+            self._begin()
+        elif not processes.shares:
+            self._seen = group._journal.mark
+            keeper.add(self)
+
+    def _begin(self) -> None:
+        try:
+            self._group.begin()
+        except BaseException:
+            self._group._is_stale = True
+            self._give()
             raise
 
     def __exit__(
@@ -63,11 +96,35 @@ class Turn:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        group = self._group
+        group, processes = self._group, self._processes
         if error is not None and not isinstance(error, TailraceError):
             group._is_stale = True  # perhaps between writing and doing
+            processes.disturbed()
         try:
-            group._lock.release()
+            if processes.shares or self._memory[ATTENTION]:
+                self._give()
+        finally:
+            group._mutex.release()
+
+    def _give(self) -> None:
+        self._board.end()
+        self._processes.give()
+
+    def look(self) -> bool:
+        """Give the turn back if it is wanted or idle; true while it is kept. The keeper asks."""
+        group, processes = self._group, self._processes
+        if not group._mutex.acquire(blocking=False):
+            return True  # somebody has it, and looks when it is over
+        try:
+            if group.closed or not processes.held:
+                return False
+            mark = group._journal.mark
+            if mark != self._seen and not self._memory[ATTENTION]:
+                self._seen = mark
+                return True
+            processes.disturbed()
+            self._give()
+            return False
         finally:
             group._mutex.release()
 
@@ -75,18 +132,36 @@ class Turn:
         """Give back what this thread has of a turn that was broken off."""
         group = self._group
         group._is_stale = True
-        group._lock.release()
+        self._give()
         while group._mutex._is_owned():  # type: ignore[attr-defined]
             group._mutex.release()
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """While the group is being opened: no other process has a turn."""
+        self._processes.take()
+        try:
+            yield
+        finally:
+            self._processes.give()
 
-def _await(group: Group[Any]) -> None:
-    """Somebody has the lock, for moments mostly."""
-    for _ in range(_TRIES):
-        time.sleep(0)
-        if group._lock.acquire_now():
-            return
-    group._lock.acquire()
+    def close(self) -> None:
+        """Let go of it, and of the files."""
+        self._processes.close()
+        self._board.close()
+
+
+@contextlib.contextmanager
+def turn_of(fs: FileSystem, folder: str) -> Iterator[None]:
+    """Have the turn of a group that one has not opened."""
+    board = Board(fs, folder)
+    turn = ProcessTurn(fs, folder, board, "shared")
+    try:
+        turn.take()
+        yield
+    finally:
+        turn.close()
+        board.close()
 
 
 def _start_afresh() -> None:
