@@ -64,7 +64,7 @@ def test_what_is_imported_is_not_much(imported: list[str]) -> None:
 
 
 def test_all_is_all() -> None:
-    public = {name for name in vars(tailrace) if not name.startswith("_")}
+    public = {name for name in vars(tailrace) if name.isidentifier() and not name.startswith("_")}
     modules = {module.name for module in pkgutil.iter_modules(tailrace.__path__)}
     assert public - modules - {"annotations"} <= set(tailrace.__all__)
     assert tailrace.__version__

@@ -7,6 +7,7 @@ was scheduled is in the queue or is still scheduled. Nothing else may have chang
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -68,11 +69,9 @@ class MortalMachine(SpaceMachine):
         fs = self.stores[store].fs
         assert isinstance(fs, FaultyFileSystem)
         fs.plan = at(len(fs.calls) + call, Crash(after=after))
-        try:
+        with contextlib.suppress(SimulatedCrash):
             doing.do()
             doing.is_done = True
-        except SimulatedCrash:
-            pass
         fs.plan = None
         is_cut = is_cut and self.flush == "sync"
         if is_cut:

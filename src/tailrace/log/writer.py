@@ -137,8 +137,9 @@ class Writer:
             sparse_below = 0 if found.ours else found.next_offset
             identity = Identity(self.log_flush, sparse_below)
             identity.store(fs, folder)
-        if not found.ours:
-            self._raise_start(found.extents[0].base if found.extents else found.next_offset)
+        first = found.extents[0].base if found.extents else found.next_offset
+        if not found.ours and first > self._start_offset:
+            self._store_start(first)
         self._begin_tail(found)
         if found.poison is not None:
             Poison.remove(fs, folder)
@@ -539,12 +540,9 @@ class Writer:
         with self._my_turn():  # catches up with the others
             end_offset = self.tail.end_offset
         if offset > end_offset or offset < 0:
-            raise OffsetOutOfRange(
-                f"{self._folder}: cannot start at {offset}; the log ends at {end_offset}",
-                offset=offset,
-                low=self._start_offset,
-                high=end_offset,
-            )
+            message = f"{self._folder}: cannot start at {offset}; the log ends at {end_offset}"
+            low = self._start_offset
+            raise OffsetOutOfRange(message, offset=offset, low=low, high=end_offset)
         if self.flush_mode is not FlushMode.NONE:
             self.committer.wait(offset)
         with self._my_turn():
@@ -553,9 +551,11 @@ class Writer:
             self._start_upkeep()
 
     def _raise_start(self, offset: int) -> None:
-        if offset <= self._start_offset:
-            return
-        self.producers.keep(self._everything(), offset, self.committer.durable)
+        if offset > self._start_offset:
+            self.producers.keep(self._everything(), offset, self.committer.durable)
+            self._store_start(offset)
+
+    def _store_start(self, offset: int) -> None:
         try:
             try:
                 self._start_file.store(offset)
