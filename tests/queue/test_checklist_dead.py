@@ -51,6 +51,23 @@ def test_a_dead_letter_that_cannot_be_written_leaves_the_message(
         assert drain(queue.consumer("w")) == []
 
 
+@pytest.mark.parametrize("word", ["reject", "nack"])
+def test_what_the_group_cannot_write_down_has_not_died(machine: Machine, word: str) -> None:
+    store, fs = machine.open_faulty()
+    queue = store.queue("q", visibility_timeout="1s", retry={"max_retries": 0})
+    queue.publish(b"x")
+    message = one(queue.consumer("w"))
+    fs.plan = on("pwrite", Fail(errno.EIO), path="*/ops.log")
+    with pytest.raises(NotWritten):
+        getattr(message, word)()
+    fs.plan = None
+    assert store.dead("q") == []
+    assert states(queue) == {0: ("leased", 1)}
+    message.ack()
+    assert store.dead("q") == []
+    assert states(queue) == {}
+
+
 def test_a_dead_letter_is_there_once_whatever_is_interrupted(machine: Machine) -> None:
     """The append goes through, and what follows it does not."""
     store, fs = machine.open_faulty()

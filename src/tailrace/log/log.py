@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
@@ -553,8 +554,10 @@ class Log:
                 self._tips.close()
             self._is_let_go = True
 
-    def __del__(self) -> None:
-        self.abandon()
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the end of the process the kernel tidies up; threads have stopped wherever they were.
+        if not _is_finalizing():
+            self.abandon()
 
     def abandon(self) -> None:
         """Let go without a close, which is no worse than a crash: nothing is written, and the next

@@ -42,6 +42,10 @@ class Office(Protocol):
     @property
     def settings(self) -> QueueSettings: ...
 
+    def prepare_burial(self) -> None:
+        """Have a queue for dead letters: to make one, nobody may have a turn, because who deletes
+        a queue waits for those who have one."""
+
     def bury(self, message: Message, group_id: str, account: str, reason: str) -> None:
         """Write a dead letter durably, once for each account."""
 
@@ -119,6 +123,8 @@ class ClassicGroup(Group[Ledger]):
         settings, own_ms = self._office.settings, lease_ms
         if lease_ms is None:
             lease_ms = settings.visibility_timeout_ms
+        if settings.dlq.expired:
+            self._office.prepare_burial()
         spent: list[int] = []
         has_changed = False
         with self._turn:
@@ -391,8 +397,8 @@ class ClassicGroup(Group[Ledger]):
 
         try:
             self._settle(messages, word, ops_of)
-        finally:
-            self._write_dead_letters(dying, reason)
+        finally:  # also if others were lost; but not if nothing was written
+            self._write_dead_letters([m for m in dying if m.settled is not None], reason)
 
     def _write_dead_letters(self, messages: list[Message], reason: str) -> None:
         """If one cannot be written, it is given back, and the next delivery leads here again."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -49,7 +50,8 @@ class Pump:
     """Delivers for a store, until it is stopped or the store is gone."""
 
     def __init__(self, store: Store) -> None:
-        self._store = weakref.ref(store, lambda _: self._end())
+        # At the end of the process threads stop wherever they are, and never give a lock back.
+        self._store = weakref.ref(store, lambda _: None if sys.is_finalizing() else self._end())
         self._alarm = store.alarm
         self._side = store.layout.side
         self._stopped = False

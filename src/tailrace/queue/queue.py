@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from tailrace.errors import Closed, ConfigError, InvalidName, TailraceError
+from tailrace.errors import Closed, ConfigError, InvalidName
 from tailrace.kernel import Record
 from tailrace.log.follow import Follower
 from tailrace.log.log import Log
@@ -100,12 +100,16 @@ class _LogQueue(Roomy):
         write has no place any more."""
         with self._lock:
             groups, self._groups = list(self._groups.values()), {}
-            log, self._log = self._log, None
         for group in groups:
             group.abandon()
         for consumer in list(self._consumers):
             consumer.close()
         self.delays.abandon()
+        self.abandon_log()
+
+    def abandon_log(self) -> None:
+        with self._lock:
+            log, self._log = self._log, None
         if log is not None:
             log.abandon()
 
@@ -124,9 +128,8 @@ class _LogQueue(Roomy):
                     self._store.check_open()
                     try:
                         self._log = self._store.open_log(settings)
-                    except (OSError, TailraceError):
-                        self.settings  # noqa: B018  raises if the queue was deleted meanwhile
-                        raise
+                    finally:  # whatever came of it, if the folder went away meanwhile
+                        self._check_there()
                 log = self._log
             self._store.handles.opened(self)
         return log
@@ -471,6 +474,9 @@ class Queue(_LogQueue):
             return self.group(group, filter).pending()
 
     # --- what a group asks for --------------------------------------------------------------
+
+    def prepare_burial(self) -> None:
+        self._store.prepare_burial(self.settings)
 
     def bury(self, message: Message, group_id: str, account: str, reason: str) -> None:
         self._store.bury(self.settings, message, group_id, account, reason)

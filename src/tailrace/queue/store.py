@@ -255,15 +255,20 @@ class Store(BackedUp):
 
         def clear() -> None:
             """The folder goes before anybody else can make a queue of the same name; by now nobody
-            in this process opens it again."""
+            in this process opens it again. Whoever has a group's turn may be waiting for us, so
+            this does not wait for turns."""
             with self._lock:
                 queue = self._queues.get(name)
                 if queue is not None and queue.incarnation == settings.incarnation:
-                    del self._queues[name]
-                    queue.abandon()
+                    gone.append(self._queues.pop(name))
+            for queue in gone:
+                queue.abandon_log()
             deletion.clear(self.fs, self.layout, name)
 
+        gone: list[Queue | Stream] = []
         self.registry.change(edit, clear)
+        for queue in gone:
+            queue.abandon()
         delays.sweep(self.fs, self.layout, self.registry.current)
 
     def open_log(
@@ -442,6 +447,11 @@ class Store(BackedUp):
         record = dead_letters.dead_letter(message, name, group_id, reason, self.clock.wall_ms())
         producer = dead_letters.step_id("dlq", settings.incarnation, account, message.offset)
         self._append_once(queue, [record], producer, settings)
+
+    def prepare_burial(self, settings: QueueSettings) -> None:
+        """Have the queue for the dead letters of another."""
+        if settings.dlq.enabled:
+            self._dead_letter_queue(dead_letters.queue_of(settings))
 
     def _dead_letter_queue(self, name: str) -> Queue:
         """As it is, if it exists; else one that keeps what it gets."""
