@@ -32,6 +32,8 @@ from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
+import msgspec
+
 from tailrace.errors import Corrupt, NotWritten
 from tailrace.kernel import crc32c
 from tailrace.log.fs import File, FileSystem, read_exactly, write_all
@@ -48,6 +50,7 @@ Op = dict[str, Any]
 _ROOM = 128 << 10
 _PREFIX = len(b'{"k":"00000000",')
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_decode = msgspec.json.Decoder(Op).decode  # others wait while one reads what they did
 _encode_text = lru_cache(256)(_encode)  # the same consumers again and again
 
 
@@ -71,7 +74,8 @@ def parse_line(line: bytes) -> Op | None:
     body = line[_PREFIX:]
     if line[:_PREFIX] != b'{"k":"%08x",' % crc32c(body):
         return None
-    op: Op = json.loads(b"{" + body)
+    op: Op = _decode(line)
+    del op["k"]
     return op
 
 

@@ -47,6 +47,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from tailrace.queue.journal import Op, unknown
@@ -77,6 +78,7 @@ STATES = {
 }
 _TIMED = (CLAIMED, LEASED, WAITING, DYING)
 
+_nowhere: deque[object] = deque(maxlen=0)
 _FEW = 1024  # stale timers that are not worth tidying up
 
 
@@ -365,10 +367,13 @@ class Ledger:
         pending = self.pending
         before, pop = len(pending), pending.pop
         for index in range(0, len(runs), 2):
-            first = runs[index]
-            for offset in range(first, first + runs[index + 1]):
-                if pop(offset, None) is not None and self._keys:
-                    self._let_next(offset)
+            offsets = range(runs[index], runs[index] + runs[index + 1])
+            if self._keys:
+                for offset in offsets:
+                    if pop(offset, None) is not None:
+                        self._let_next(offset)
+            else:
+                _nowhere.extend(map(pop, offsets, repeat(None)))
         return before - len(pending)
 
     def _let_next(self, offset: int) -> None:
