@@ -100,6 +100,16 @@ def test_who_works_alone_keeps_it_and_needs_no_lock(
         assert not taken
 
 
+def test_who_shares_gives_it_back_each_time(tmp_path: Path) -> None:
+    with (
+        tailrace.open(tmp_path / "data", flush="async", mode="shared") as store,
+        worker(store) as consumer,
+    ):
+        for _ in range(MANY):
+            one(consumer).ack()
+            assert not is_kept(consumer)
+
+
 def test_who_pauses_gives_it_back(store: Store) -> None:
     with worker(store) as consumer:
         work(consumer)

@@ -65,6 +65,7 @@ class GroupFiles(NamedTuple):
     is_durable: bool  # else nothing is ever synced
     compact_after: int
     foreign: Foreign | None = None
+    mode: str = "owner"  # or "shared": give the turn back each time
     check: Callable[[], object] = lambda: None  # raises if the queue is not there any more
     make_room: Callable[[Exception], bool] = lambda _: False  # after an error; worth another try?
 

@@ -281,6 +281,7 @@ class _LogQueue(Roomy):
             is_durable=log.flush_mode != "none",
             compact_after=settings.compact_after,
             foreign=foreign,
+            mode=self._store.mode,
             check=self._check_there,
             make_room=store.reserve.helps,
         )

@@ -78,7 +78,7 @@ class Store(BackedUp):
         folder = self.path if fs is not None else os.path.abspath(self.path)
         if fs is None:
             refuse_network(folder)
-        self._mode = mode
+        self.mode = mode
         self._upkeep = upkeep
         self._defaults = {**defaults, "flush": flush}
         disk = DiskSettings.parse(disk)
@@ -282,7 +282,7 @@ class Store(BackedUp):
         fs = None if isinstance(self.fs, OsFileSystem) else self.fs
         if self._upkeep:
             self._take_care()
-        log = QueueLog(folder, mode=self._mode, upkeep=self._upkeep, fs=fs, **arguments)
+        log = QueueLog(folder, mode=self.mode, upkeep=self._upkeep, fs=fs, **arguments)
         log.label(settings.name)
         return log
 

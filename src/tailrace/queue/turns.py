@@ -38,7 +38,7 @@ class Turn:
         self._group = group
         self._board = Board(fs, folder)
         self._memory = self._board.memory
-        self._processes = ProcessTurn(fs, folder, self._board, "owner")
+        self._processes = ProcessTurn(fs, folder, self._board, group.files.mode)
         self._seen = (0, 0)  # how far the journal was, when the keeper looked last
 
     def __enter__(self) -> None:
