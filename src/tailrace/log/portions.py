@@ -13,6 +13,7 @@ from tailrace.log.scan import Region
 __all__ = ["Portions"]
 
 _LARGEST = 1024
+_READ = 256 << 10  # bytes at a time: others wait meanwhile, and may take what follows
 _FAR = 65_536  # offsets: to pass by as many takes longer than to look in the index
 
 
@@ -24,7 +25,7 @@ class Portions:
         self.last = last
         self._reader = reader
         self._view = view
-        self._regions = reader.regions(view, first, last)
+        self._regions = reader.regions(view, first, last, _READ)
         self._region: Region | None = None
         self._portion = 1
 
@@ -53,7 +54,7 @@ class Portions:
         try:
             return next(self._regions, None)
         except BaseException:  # it is over then, but what it was about to read is not
-            self._regions = self._reader.regions(self._view, self.position, self.last)
+            self._regions = self._reader.regions(self._view, self.position, self.last, _READ)
             raise
 
     def leap(self, offset: int) -> None:
@@ -61,7 +62,7 @@ class Portions:
         self._portion = 1
         if self._region is not None and offset > self._region.next_offset + _FAR:
             self._region = None
-            self._regions = self._reader.regions(self._view, offset, self.last)
+            self._regions = self._reader.regions(self._view, offset, self.last, _READ)
         self.position = min(offset, self.last)
 
 

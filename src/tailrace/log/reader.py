@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.kernel import HEADER_SIZE, BatchInfo, find_record_at_time
 from tailrace.log.fs import File
-from tailrace.log.scan import Chunks, Damage, Region, find_next_batch, header_at
+from tailrace.log.scan import LARGEST_READ, Chunks, Damage, Region, find_next_batch, header_at
 from tailrace.log.segments import Catalog, Extent, segment_path
 from tailrace.log.sidefiles import Gaps
 
@@ -55,8 +55,11 @@ class Reader:
 
     # --- by offset --------------------------------------------------------------------------
 
-    def regions(self, view: View, first: int, last: int) -> Iterator[Region]:
-        """Regions that hold every record with `first <= offset < last`, and some around them."""
+    def regions(
+        self, view: View, first: int, last: int, largest: int = LARGEST_READ
+    ) -> Iterator[Region]:
+        """Regions that hold every record with `first <= offset < last`, and some around them. They
+        are of `largest` bytes at most, or one batch."""
         last = min(last, view.end)
         extents = view.extents
         start = max(bisect_right(extents, first, key=_base) - 1, 0)
@@ -72,7 +75,7 @@ class Reader:
                 self._check_hole(first, extent.base)
                 first = extent.base
             limit = extents[i + 1].base if i + 1 < len(extents) else None
-            for region in self._segment_regions(view, extent, limit, first, last):
+            for region in self._segment_regions(view, extent, limit, first, last, largest):
                 base_offset = region.base_offset
                 if base_offset > first:
                     self._check_hole(first, min(base_offset, last))
@@ -104,7 +107,13 @@ class Reader:
             )
 
     def _segment_regions(
-        self, view: View, extent: Extent, limit: int | None, first: int, last: int
+        self,
+        view: View,
+        extent: Extent,
+        limit: int | None,
+        first: int,
+        last: int,
+        largest: int,
     ) -> Iterator[Region]:
         path = segment_path(self._catalog.folder, extent.base)
         expected, position = extent.base, 0
@@ -117,9 +126,9 @@ class Reader:
                     expected, position = kept.next_offset, position + len(kept.data)
                     if expected > first:
                         yield kept
-                    chunks = Chunks(file, position, extent.size)
+                    chunks = Chunks(file, position, extent.size, largest=largest)
                 else:
-                    chunks = _chunks_at(file, position, extent.size, expected)
+                    chunks = _chunks_at(file, position, extent.size, expected, largest)
                     if chunks.position != position:
                         expected = extent.base
                 while expected < last:
@@ -143,7 +152,7 @@ class Reader:
                         )
                         self._refuse(path, damage, first, last)
                         expected = found.base_offset
-                        chunks = Chunks(file, found.position, extent.size)
+                        chunks = Chunks(file, found.position, extent.size, largest=largest)
         except FileNotFoundError:
             start = self._current_start()
             raise OffsetOutOfRange(
@@ -248,13 +257,13 @@ class Reader:
         return None
 
 
-def _chunks_at(file: File, position: int, stop: int, base_offset: int) -> Chunks:
+def _chunks_at(file: File, position: int, stop: int, base_offset: int, largest: int) -> Chunks:
     """From the batch that the index tells on, to be read whole with the first read; or from the
     start if it is not there: a wrong hint costs time, nothing else."""
     header = header_at(file, position, stop) if position else None
     if header is None or header.base_offset != base_offset:
-        return Chunks(file, 0, stop)
-    return Chunks(file, position, stop, max(header.size, _LARGE))
+        return Chunks(file, 0, stop, largest=largest)
+    return Chunks(file, position, stop, max(header.size, _LARGE), largest)
 
 
 def _base(extent: Extent) -> int:

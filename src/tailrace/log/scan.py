@@ -24,11 +24,21 @@ from tailrace.kernel.layout import MAGIC_BYTES
 from tailrace.log.fs import File, read_exactly
 from tailrace.log.index import OffsetIndex, TimeIndex
 
-__all__ = ["Chunks", "Damage", "Facts", "Region", "find_next_batch", "header_at", "hop", "scan"]
+__all__ = [
+    "LARGEST_READ",
+    "Chunks",
+    "Damage",
+    "Facts",
+    "Region",
+    "find_next_batch",
+    "header_at",
+    "hop",
+    "scan",
+]
 
 _FIRST_READ = 16 << 10  # one index interval and a batch of usual size, for reads of one record
 _HOPS = 1_000  # to find out whether a segment has large batches
-_LARGEST_READ = 2 << 20  # stays in the processor's cache while it is checked and decoded
+LARGEST_READ = 2 << 20  # stays in the processor's cache while it is checked and decoded
 
 
 class Region(NamedTuple):
@@ -50,10 +60,18 @@ class Chunks:
     and `status` whether the bytes there are `PARTIAL` (the file ends too early) or `BAD`.
     """
 
-    def __init__(self, file: File, position: int, stop: int, read_size: int = _FIRST_READ) -> None:
+    def __init__(
+        self,
+        file: File,
+        position: int,
+        stop: int,
+        read_size: int = _FIRST_READ,
+        largest: int = LARGEST_READ,
+    ) -> None:
         self._file = file
         self._stop = stop
         self._read_size = read_size
+        self._largest = largest
         self._buffer: bytes | bytearray = b""
         self._filled = 0
         self._handed_out = 0
@@ -69,7 +87,7 @@ class Chunks:
                 region = Region(memoryview(self._buffer)[:end], self.position, next_offset)
                 self.position += end
                 self._handed_out = end
-                self._read_size = min(self._read_size * 4, _LARGEST_READ)
+                self._read_size = min(self._read_size * 4, self._largest)
                 return region
             if self.status != PARTIAL or at_end:
                 return None
@@ -83,7 +101,7 @@ class Chunks:
             size = min(max(self._read_size, left), self._stop - self.position)
             rest = bytes(memoryview(self._buffer)[self._handed_out : self._filled])
             buffer = self._buffer
-            if isinstance(buffer, bytes) or not size <= len(buffer) <= 4 * _LARGEST_READ:
+            if isinstance(buffer, bytes) or not size <= len(buffer) <= 4 * LARGEST_READ:
                 buffer = bytearray(size)
             buffer[:left] = rest
             self._buffer, self._filled, self._handed_out = buffer, left, 0
@@ -220,7 +238,7 @@ def scan(
 
 
 def _scan_whole_batches(file: File, facts: Facts, stop: int, contiguous_from: int | None) -> int:
-    chunks = Chunks(file, facts.size, stop, _LARGEST_READ)
+    chunks = Chunks(file, facts.size, stop, LARGEST_READ)
     while (region := chunks.next()) is not None:
         if not facts.observe_region(region.data, contiguous_from):
             return BAD
@@ -245,7 +263,7 @@ def find_next_batch(file: File, damaged: int, stop: int, min_offset: int) -> Bat
             return found
     position = damaged + 1
     while position < stop:
-        piece = file.pread(min(_LARGEST_READ, stop - position), position)
+        piece = file.pread(min(LARGEST_READ, stop - position), position)
         start = 0
         while (hit := piece.find(MAGIC_BYTES, start)) >= 0:
             found = _batch_at(file, position + hit, stop)

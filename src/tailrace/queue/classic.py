@@ -126,25 +126,30 @@ class ClassicGroup(Group[Ledger]):
         if settings.dlq.expired:
             self._office.prepare_burial()
         spent: list[int] = []
+        new: list[Record] = []
         has_changed = False
-        with self._turn:
-            ledger, now_ms = self.state, self.files.clock.boot_ms()
-            until_ms = now_ms + lease_ms
-            if ledger.has_ready(now_ms):
-                again, spent, is_suspect = ledger.take_ready(
-                    now_ms, limit, settings.retry.max_retries
-                )
-                try:
-                    count = self._claim_again(into, again, spent, consumer, until_ms, handed)
-                except BaseException:
-                    ledger.put_back(again + spent)
-                    raise
-                limit = 0 if is_suspect and count else limit - count
-                has_changed = bool(again)
-            more = limit > 0 and self._claim_new(into, consumer, limit, until_ms, handed)
-            if not into and ledger.pending:
-                self.look_for_the_dead()
-            due_ms = None if into else ledger.next_due_ms()
+        try:
+            with self._turn:
+                ledger, now_ms = self.state, self.files.clock.boot_ms()
+                until_ms, epoch = now_ms + lease_ms, ledger.epoch
+                if ledger.has_ready(now_ms):
+                    again, spent, is_suspect = ledger.take_ready(
+                        now_ms, limit, settings.retry.max_retries
+                    )
+                    try:
+                        count = self._claim_again(into, again, spent, consumer, until_ms, handed)
+                    except BaseException:
+                        ledger.put_back(again + spent)
+                        raise
+                    limit = 0 if is_suspect and count else limit - count
+                    has_changed = bool(again)
+                more = limit > 0 and self._claim_new(new, consumer, limit, until_ms, handed)
+                if not into and not new and ledger.pending:
+                    self.look_for_the_dead()
+                due_ms = None if into or new else ledger.next_due_ms()
+        finally:  # without the turn: others may have it meanwhile
+            queue, count = self.queue, int(handed)
+            into += [Message(queue, record, self, 1, epoch, count) for record in new]
         if own_ms is not None:
             for message in into:
                 message.lease_ms = own_ms
@@ -191,7 +196,7 @@ class ClassicGroup(Group[Ledger]):
         return len(records)
 
     def _claim_new(
-        self, into: list[Message], consumer: str, limit: int, until_ms: int, handed: bool
+        self, into: list[Record], consumer: str, limit: int, until_ms: int, handed: bool
     ) -> bool:
         """With the turn: claim messages at the cursor; is there more to look at?"""
         ledger, takes = self.state, self._selection.takes
@@ -203,8 +208,7 @@ class ClassicGroup(Group[Ledger]):
             records, behind = scan.records, scan.cursor
             self._bury_lapsed(scan.lapsed)
         if behind > cursor:
-            count = int(handed)
-            op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": count}
+            op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": int(handed)}
             op["f"], op["x"] = cursor, behind
             if records:
                 op["r"] = runs_of([record.offset for record in records])  # type: ignore[misc]
@@ -212,8 +216,7 @@ class ClassicGroup(Group[Ledger]):
                 self.commit(op)
             else:
                 self.commit(*scan.complete(op))
-            queue, epoch = self.queue, ledger.epoch
-            into += [Message(queue, record, self, 1, epoch, count) for record in records]
+            into += records
         return scan is not None and scan.more
 
     def _tell(self, messages: list[Message]) -> None:
