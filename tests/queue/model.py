@@ -194,10 +194,19 @@ class GroupModel:
         first = max(self.cursor, self.start)
         yield from [sent for offset, sent in sorted(self.log.items()) if offset >= first]
 
-    def hand(self, offset: int, now: int) -> None:
-        entry = self.entries[offset]
-        entry.state, entry.until = "leased", now + LEASE_MS
-        entry.count += 1
+    def hand(self, offsets: list[int], now: int, wall: int) -> list[int]:
+        """Which of those that were fetched ahead are handed over: they may have expired."""
+        handed = []
+        for offset in offsets:
+            if is_expired(self.log[offset], wall):
+                self.skip(offset)
+                self._lapse(offset, wall)
+                continue
+            entry = self.entries[offset]
+            entry.state, entry.until = "leased", now + LEASE_MS
+            entry.count += 1
+            handed.append(offset)
+        return handed
 
     def extend(self, offset: int, until: int) -> None:
         self.entries[offset].until = until

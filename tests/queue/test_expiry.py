@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import pytest
 
-from tailrace import Message, Queue, Store
+from tailrace import Message, Queue, Store, hooks
 from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
 from tests.queue.support import drain, numbers, offsets, one, values
@@ -55,6 +59,58 @@ def test_a_lease_outlives_its_message(store: Store, clock: ManualClock) -> None:
     clock.advance(5)
     message.ack()
     assert queue.group("w").state.acked == 1
+
+
+def test_one_that_expires_when_it_was_fetched_ahead_is_not_delivered(
+    store: Store, clock: ManualClock
+) -> None:
+    queue = store.queue("q")
+    queue.publish_many(numbers(3), ttl=10)
+    queue.publish(b"stays")
+    consumer = queue.consumer("w", prefetch=10)
+    assert one(consumer).value == b"0"
+    clock.advance(11)
+    with counted() as counts:
+        assert one(consumer).value == b"stays"
+    assert counts == {"expired": 2, "delivered": 1}
+    assert offsets_pending(queue) == [0, 3]
+    assert store.dead("q") == []
+    assert consumer.receive(1) == []
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """What is told of the group meanwhile, by name."""
+    counts: Counter[str] = Counter()
+
+    class Listener:
+        def count(self, name: str, number: int, queue: str, group: str) -> None:
+            if name in ("expired", "delivered"):
+                assert (queue, group) == ("q", "w")
+                counts[name] += number
+
+        def observe(self, name: str, values: Sequence[float], queue: str, group: str) -> None:
+            pass
+
+    listener = Listener()
+    hooks.subscribe(listener)
+    try:
+        yield counts
+    finally:
+        hooks.unsubscribe(listener)
+
+
+def test_the_next_of_its_key_comes_when_one_that_was_fetched_ahead_has_expired(
+    store: Store, clock: ManualClock
+) -> None:
+    queue = store.queue("q")
+    consumer = queue.consumer("w", prefetch=10, key_order=True)
+    queue.publish(b"first")
+    queue.publish(b"gone", key="k", ttl=10)
+    queue.publish(b"next", key="k")
+    assert one(consumer).value == b"first"
+    clock.advance(11)
+    assert one(consumer).value == b"next"
 
 
 def test_clocks_that_jump(store: Store, clock: ManualClock) -> None:
@@ -114,6 +170,19 @@ def test_also_one_that_expires_between_two_deliveries(store: Store, clock: Manua
     )
 
 
+def test_also_one_that_was_fetched_ahead(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q", **EXPIRED)
+    queue.publish_many(numbers(3), ttl=10)
+    consumer = queue.consumer("w", prefetch=10)
+    message = one(consumer)
+    clock.advance(11)
+    assert consumer.receive(2) == []
+    message.ack()
+    assert reasons(store) == [(b"1", b"expired"), (b"2", b"expired")]
+    assert {letter.headers["_dlq_delivery_count"] for letter in store.dead("q")} == {b"0"}
+    assert offsets_pending(queue) == []
+
+
 def test_to_look_writes_no_letters(store: Store, clock: ManualClock) -> None:
     queue = store.queue("q", **EXPIRED)
     queue.group("w")
@@ -152,6 +221,26 @@ def test_a_letter_that_cannot_be_written_is_written_later(
             consumer.receive(1)
     assert consumer.receive(1) == []
     assert reasons(store) == [(b"x", b"expired")]
+
+
+def test_so_it_is_for_one_that_was_fetched_ahead(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.queue("q", **EXPIRED)
+    queue.publish_many(numbers(2), ttl=10)
+    consumer = queue.consumer("w", prefetch=10)
+    one(consumer)
+    clock.advance(11)
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object) -> None:
+            raise OSError(5, "no letter today")
+
+        broken.setattr(Store, "bury", fail)
+        with pytest.raises(OSError, match="no letter today"):
+            consumer.receive(1)
+    assert consumer.receive(1) == []
+    assert reasons(store) == [(b"1", b"expired")]
 
 
 @pytest.mark.parametrize("seed", range(12))

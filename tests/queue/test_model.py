@@ -202,9 +202,10 @@ class QueueMachine(RuleBasedStateMachine):
                     continue
                 return []
             mine, ahead[:] = ahead[:limit], ahead[limit:]
-            handed = [offset for offset, token in mine if model.has_lease(offset, token)]
-            for offset in handed:
-                model.hand(offset, self.now)
+            held = [offset for offset, token in mine if model.has_lease(offset, token)]
+            known = len(model.dead)
+            handed = model.hand(held, self.now, self.wall)
+            self.letters += [(model.id, offset) for offset in model.dead[known:]]
             if handed:
                 return handed
 

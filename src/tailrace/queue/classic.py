@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from tailrace import hooks
 from tailrace.errors import ConfigError, LeaseLost, TailraceError
@@ -22,35 +22,18 @@ from tailrace.queue.journal import Op
 from tailrace.queue.ledger import DYING, Lease, Ledger
 from tailrace.queue.message import Message
 from tailrace.queue.observing import delivered, settled
+from tailrace.queue.office import Office
 from tailrace.queue.pending import Pending, pending_of
 from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import Scanner, Selection, excess
-from tailrace.queue.settings import QueueSettings
 from tailrace.queue.snapshots import Snapshot
 from tailrace.units import parse_duration
 
-__all__ = ["ClassicGroup", "Office", "Pending", "pending_of"]
+__all__ = ["ClassicGroup", "Pending", "pending_of"]
 
 logger = logging.getLogger("tailrace")
 
 _BURIAL_MS = 30_000  # how long somebody may take to write a dead letter before another tries
-
-
-class Office(Protocol):
-    """What a group asks of its queue."""
-
-    @property
-    def settings(self) -> QueueSettings: ...
-
-    def prepare_burial(self) -> None:
-        """Have a queue for dead letters: to make one, nobody may have a turn, because who deletes
-        a queue waits for those who have one."""
-
-    def bury(self, message: Message, group_id: str, account: str, reason: str) -> None:
-        """Write a dead letter durably, once for each account."""
-
-    def publish_once(self, message: Message, account: str, publish: Iterable[Any]) -> None:
-        """Publish what comes of a message durably, once for each account."""
 
 
 class ClassicGroup(Group[Ledger]):
@@ -240,17 +223,27 @@ class ClassicGroup(Group[Ledger]):
         return ops
 
     def hand(self, messages: list[Message], lease_ms: int | None = None) -> list[Message]:
-        """Hand over what was fetched ahead: those of which the lease has not been lost meanwhile.
-        From now on their delivery counts."""
+        """Hand over what was fetched ahead: those of which the lease has not been lost meanwhile,
+        and which have not expired. From now on their delivery counts."""
         if lease_ms is None:
             lease_ms = self._office.settings.visibility_timeout_ms
+        takes, ops = self._selection.takes, []
         with self._turn:
             held = [message for message in messages if self._lease(message) is not None]
+            lapsed = [message for message in held if not takes(message.record)]
+            if lapsed:
+                held = [message for message in held if message not in lapsed]
+                self._bury_lapsed([message.record for message in lapsed])
+                ops.append({"t": "gone", "r": _runs(lapsed), "lost": 0})
             if held:
                 until = self.state.tick(self.files.clock.boot_ms() + lease_ms)
-                self.commit({"t": "hand", "r": _runs(held), "u": until})
-                for message in held:
-                    message.delivery_count += 1
+                ops.append({"t": "hand", "r": _runs(held), "u": until})
+            if ops:
+                self.commit(*ops)
+            for message in held:
+                message.delivery_count += 1
+        if lapsed and self.state.by_key:
+            self.ring()
         if hooks.listeners:
             self._tell(held)
         return held
