@@ -126,15 +126,57 @@ def test_what_does_not_fit_into_a_batch_of_the_queue_is_refused(
     assert len(queue) == 20
 
 
-def test_its_lifetime_counts_from_when_it_was_published(
+def test_a_lifetime_of_its_own_counts_from_when_it_was_published(
     store: Store, queue: Queue, clock: ManualClock
 ) -> None:
-    queue.publish(b"short", delay=10, ttl=5)
-    queue.publish(b"long", delay=10, ttl=15)
-    clock.advance(10)
-    assert store.deliver_due() == 2
+    queue.publish(b"short", delay=10, ttl=12)
+    queue.publish(b"long", delay=10, ttl=20)
+    queue.publish(b"for ever", delay=10, ttl=0)
+    clock.advance(15)
+    assert store.deliver_due() == 3
     consumer = queue.consumer("w")
-    assert values(consumer.receive(10)) == [b"long"]
+    assert values(consumer.receive(10)) == [b"long", b"for ever"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": 10},
+        {"delay": 5},
+        {"delay": "7s", "headers": {"a": "b"}},
+        {"deliver_at": datetime(2100, 1, 1, tzinfo=UTC)},
+    ],
+    ids=str,
+)
+def test_a_lifetime_that_is_over_before_it_is_due_is_refused(
+    store: Store, queue: Queue, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"ttl: .* over before it is due"):
+        queue.publish(b"x", ttl="5s", **options)
+    with pytest.raises(ConfigError, match=r"ttl: .* over before it is due"):
+        store.publish("$queue/q", b"x", ttl=5, **options)
+    assert queue.delayed_count() == 0
+    assert not queue.delays.exists
+
+
+def test_the_lifetime_that_its_queue_gives_it_counts_from_when_it_is_due(
+    store: Store, clock: ManualClock
+) -> None:
+    queue = store.queue("q", limits={"message_ttl": "10s"})
+    start = clock.wall_ms()
+    queue.publish(b"plain", delay="1h")
+    queue.publish(b"headers", delay="1h", headers={"a": "b"})
+    store.publish("$queue/q", b"topic", delay="1h")
+    queue.publish(b"past", deliver_at=start - 3_600_000)  # it may be had from now on
+    store.deliver_due()
+    assert [m.expires_at for m in queue.read()] == [start + 10_000]
+    clock.advance(3_600)
+    assert store.deliver_due() == 3
+    assert {m.expires_at for m in queue.read(1)} == {start + 3_610_000}
+    consumer = queue.consumer("w")
+    assert values(consumer.receive(1)) == [b"plain"]
+    clock.advance(11)
+    assert consumer.receive(10) == []
 
 
 def test_a_stream_has_them_too(store: Store, clock: ManualClock) -> None:

@@ -20,7 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from tailrace import Full, NotWritten, Queue, Store, Stream
+from tailrace import ConfigError, Full, NotWritten, Queue, Store, Stream
 from tailrace.queue.disk import Level
 from tailrace.testing import FaultyFileSystem
 from tests.queue.delaying import few_in_memory
@@ -122,9 +122,11 @@ class SpaceMachine(QueueMachine):
 
     # --- publish ------------------------------------------------------------------------------
 
-    def expiry(self, ttl_s: int | None) -> int | None:
+    def expiry(self, ttl_s: int | None, due_ms: int = 0) -> int | None:
+        """That of the queue counts from when a message may be had, its own from now on."""
+        from_ms = max(self.wall, due_ms) if ttl_s is None else self.wall
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
-        return self.wall + ttl_s * 1000 if ttl_s else None
+        return from_ms + ttl_s * 1000 if ttl_s else None
 
     def admit(self, count: int) -> bool:
         return self.room.admit(self.models, self.end, count, self.now)
@@ -194,10 +196,13 @@ class SpaceMachine(QueueMachine):
     ) -> None:
         due_ms = self.wall + wait_s * 1000
         time: dict[str, Any] = {"delay": wait_s} if when == "delay" else {"deliver_at": due_ms}
-        sent = Sent(0, self.new_value(), key, routing_key, self.expiry(ttl_s))
-        delayed = self.queue(store).publish(
-            sent.value, key=key, routing_key=routing_key, ttl=ttl_s, **time
-        )
+        sent = Sent(0, self.new_value(), key, routing_key, self.expiry(ttl_s, due_ms))
+        options: dict[str, Any] = {"key": key, "routing_key": routing_key, "ttl": ttl_s, **time}
+        if sent.expires_ms is not None and sent.expires_ms <= due_ms:
+            with pytest.raises(ConfigError, match="over before it is due"):
+                self.queue(store).publish(sent.value, **options)
+            return
+        delayed = self.queue(store).publish(sent.value, **options)
         assert delayed.deliver_at == due_ms
         self.schedule.add(delayed.delay_id, due_ms, sent)
         self.ids.append(delayed.delay_id)

@@ -137,7 +137,8 @@ class LogQueue(Generic[Q]):
 
         With a `delay`, or a time to `deliver_at` (milliseconds since 1970, or a datetime with a
         time zone), the message enters the queue then; what is returned is a `Delayed`, whose
-        `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on.
+        `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on, and has to end
+        later; the queue's `message_ttl` counts from that time on.
         """
         publish = partial(
             self._queue.publish,

@@ -8,7 +8,7 @@ from time import perf_counter, time_ns
 from typing import Any, overload
 
 from tailrace import hooks
-from tailrace.errors import Full, InvalidName
+from tailrace.errors import ConfigError, Full, InvalidName
 from tailrace.kernel import HEADER_SIZE, NONE, Draft, Record, encode_one
 from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
 from tailrace.log.commit import Receipt
@@ -22,7 +22,7 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.queue.topics import check_topic
 from tailrace.units import parse_duration
 
-__all__ = ["Publishing", "check_size"]
+__all__ = ["Publishing", "check_size", "expires_at"]
 
 _STAMPS_MOST = 1024
 
@@ -130,7 +130,8 @@ class Publishing:
 
         With a `delay`, or a time to `deliver_at` (milliseconds since 1970, or a datetime with a
         time zone), the message enters the queue then; what is returned is a `Delayed`, whose
-        `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on.
+        `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on, and has to end
+        later; the queue's `message_ttl` counts from that time on.
         """
         settings = self.settings
         if hooks.carry_context is not None:
@@ -159,7 +160,7 @@ class Publishing:
             key=key,
             headers=headers,
             message_id=message_id,
-            expires_at=self._expiry(settings, ttl),
+            expires_at=expires_at(settings, ttl, self._wall_ms()),
             timestamp=timestamp,
         )
         receipt = self.append([record], settings)
@@ -220,7 +221,7 @@ class Publishing:
     ) -> Delayed:
         """To where it waits until it is due."""
         self._check_disk()
-        expiry = self._expiry(settings, ttl)
+        expiry = expires_at(settings, ttl, self._wall_ms(), due)
         if headers is None and message_id is None and expiry is None:
             draft = self._draft(self._log or self.log, settings, value, key, routing_key, due)
             return self.delays.schedule_draft(draft, due)
@@ -293,7 +294,7 @@ class Publishing:
         else:
             self.admit(settings, 1, block=block)
         topic = self._topic(routing_key)
-        expiry = self._expiry(settings, ttl)
+        expiry = expires_at(settings, ttl, self._wall_ms())
         records = (_record_of(value, topic, expiry, settings) for value in values)
         receipt = self._append_told(records) if hooks.listeners else self.log.append_many(records)
         return receipt.wait() if wait else receipt
@@ -322,9 +323,22 @@ class Publishing:
             return published(self.name, receipt, size, begun)
         return receipt
 
-    def _expiry(self, settings: QueueSettings, ttl: float | str | None) -> int | None:
-        ttl_ms = settings.limits.message_ttl_ms if ttl is None else parse_duration(ttl, "ttl")
-        return self._wall_ms() + ttl_ms if ttl_ms else None
+
+def expires_at(
+    settings: QueueSettings, ttl: float | str | None, now_ms: int, due: int | None = None
+) -> int | None:
+    """When a message expires, in milliseconds since 1970; `None` if never. What its publisher gives
+    it counts from now on, and what its queue gives it from when it may be had."""
+    if ttl is None:
+        ttl_ms = settings.limits.message_ttl_ms
+        return max(now_ms, due or 0) + ttl_ms if ttl_ms else None
+    ttl_ms = parse_duration(ttl, "ttl")
+    if ttl_ms and due is not None and now_ms + ttl_ms <= due:
+        raise ConfigError(
+            f"ttl: {ttl!r} from now on is over before it is due, in {(due - now_ms) / 1000:g} "
+            "seconds: nobody would ever get the message"
+        )
+    return now_ms + ttl_ms if ttl_ms else None
 
 
 def check_size(record: Record, settings: QueueSettings) -> None:

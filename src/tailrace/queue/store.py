@@ -6,10 +6,11 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -33,14 +34,13 @@ from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.looking import Look
 from tailrace.queue.message import Message, check_headers, new_record
 from tailrace.queue.outgoing import Outgoing, Published
-from tailrace.queue.publishing import check_size
+from tailrace.queue.publishing import check_size, expires_at
 from tailrace.queue.pump import Pump, deliver_due
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.registry import Queues, Registry
 from tailrace.queue.reserve import Reserve
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.topics import check_topic
-from tailrace.units import parse_duration
 
 if TYPE_CHECKING:
     from tailrace.queue.stats import QueueStats
@@ -317,7 +317,7 @@ class Store(BackedUp):
         as in `Queue.publish`."""
         self.check_open()
         due = delays.due_ms(delay, deliver_at, self.clock.wall_ms())
-        batches = self._batches([Outgoing(topic, value, key, headers, message_id, ttl)])
+        batches = self._batches([Outgoing(topic, value, key, headers, message_id, ttl)], due)
         published = Published()
         if due is not None:
             self.disk.check()
@@ -331,7 +331,9 @@ class Store(BackedUp):
             published[name] = queue.append(records, queue.settings)
         return published.wait() if wait else published
 
-    def _batches(self, outgoing: Iterable[Outgoing]) -> dict[str, list[Record]]:
+    def _batches(
+        self, outgoing: Iterable[Outgoing], due: int | None = None
+    ) -> dict[str, list[Record]]:
         """What each queue is to get. Whatever one of them refuses is refused here, before any has
         got anything."""
         batches: dict[str, list[Record]] = {}
@@ -342,7 +344,7 @@ class Store(BackedUp):
                 each = replace(each, headers=hooks.carry_context(each.headers))
             for name in [each.queue] if each.queue else self._targets(each.topic):
                 settings = self.get(name).settings
-                record = self._record(each, settings)
+                record = self._record(each, settings, due)
                 check_size(record, settings)
                 batches.setdefault(name, []).append(record)
         return batches
@@ -374,17 +376,14 @@ class Store(BackedUp):
             settings = self._create(name, "classic", {"ephemeral": True, "topics": [pattern]})
         return self._handle(settings)
 
-    def _record(self, outgoing: Outgoing, settings: QueueSettings) -> Record:
-        ttl_ms = settings.limits.message_ttl_ms
-        if outgoing.ttl is not None:
-            ttl_ms = parse_duration(outgoing.ttl, "ttl")
+    def _record(self, outgoing: Outgoing, settings: QueueSettings, due: int | None) -> Record:
         return new_record(
             outgoing.value,
             outgoing.topic,
             key=outgoing.key,
             headers=outgoing.headers,
             message_id=outgoing.message_id,
-            expires_at=self.clock.wall_ms() + ttl_ms if ttl_ms else None,
+            expires_at=expires_at(settings, outgoing.ttl, self.clock.wall_ms(), due),
         )
 
     def publish_once(
@@ -477,7 +476,7 @@ class Store(BackedUp):
             return []
         group = self._dead_letter_queue(letters).group(dead_letters.GROUP)
         found = (m for m in group.unsettled() if dead_letters.origin(m)[0] == name)
-        return list(_first(found, limit))
+        return list(islice(found, limit))
 
     def redrive(
         self,
@@ -601,10 +600,3 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
-
-
-def _first(messages: Iterator[Message], limit: int | None) -> Iterator[Message]:
-    for number, message in enumerate(messages):
-        if number == limit:
-            return
-        yield message
