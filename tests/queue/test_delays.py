@@ -5,20 +5,23 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import tailrace
 from tailrace import Closed, ConfigError, Full, Queue, Store, Stream, TailraceError
 from tailrace.queue.delays import Delayed, count_scheduled, due_ms, held_still
+from tailrace.queue.pump import Pump
 from tests.log.helpers import WAIT, run_python
 from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
 from tests.queue.delaying import Model, few_in_memory, values_of
-from tests.queue.support import another_process, drain, values
+from tests.queue.support import another_process, drain, numbers, values
 
 
 @pytest.fixture
@@ -557,6 +560,61 @@ def test_it_waits_until_somebody_comes(tmp_path: Path) -> None:
         assert values_of(store.get("q")) == []
     with tailrace.open(tmp_path / "data") as store:
         arrives(store.get("q"))
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+def test_whoever_comes_finds_what_is_due(tmp_path: Path, kind: str) -> None:
+    with tailrace.open(tmp_path / "data", upkeep=False) as store:
+        queue = getattr(store, kind)("q")
+        for number in range(20):
+            queue.publish(b"%d" % number, delay=0.01)
+        queue.publish(b"now")
+        queue.publish(b"later", delay=3600)
+        time.sleep(0.05)
+    with few_in_memory(), nobody_delivers(), tailrace.open(tmp_path / "data") as store:
+        consumer = getattr(store, kind)("q").consumer("w")
+        found = []
+        while messages := consumer.receive(5):
+            found += values(messages)
+        assert len(found) == 21
+        assert set(found) == {b"now", *numbers(20)}
+        assert [each.value for each in store.get("q").delayed()] == [b"later"]
+
+
+def test_who_opens_a_consumer_finds_what_is_due_beside_the_rest(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path / "data", upkeep=False) as store:
+        store.queue("q").publish(b"now")
+        store.queue("q").publish(b"due", delay=0.01)
+        time.sleep(0.05)
+    with nobody_delivers(), tailrace.open(tmp_path / "data") as store:
+        assert values(store.queue("q").peek("w", 5)) == [b"now", b"due"]
+        assert values(store.queue("q").consumer("w").receive(5)) == [b"now", b"due"]
+
+
+@contextmanager
+def nobody_delivers() -> Iterator[None]:
+    """The thread of a store is late."""
+    with mock.patch.object(Pump, "_look", return_value=60.0):
+        yield
+
+
+def test_what_cannot_be_delivered_stops_no_consumer(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path / "data", upkeep=False) as store:
+        store.queue("q").publish(b"now")
+        store.queue("q").publish(b"due", delay=0.01)
+        time.sleep(0.05)
+    with nobody_delivers(), tailrace.open(tmp_path / "data") as store:
+        queue = store.queue("q")
+        with mock.patch.object(queue.delays, "deliver", side_effect=OSError(5, "broken")):
+            assert values(queue.consumer("w").receive(5)) == [b"now"]
+
+
+def test_who_has_no_delayed_messages_opens_nothing_for_them(tmp_path: Path) -> None:
+    with nobody_delivers(), tailrace.open(tmp_path / "data") as store:
+        queue = store.queue("q")
+        assert queue.consumer("w").receive() == []
+        assert not queue.delays.is_open
+        assert not Path(store.layout.delayed()).exists()
 
 
 def test_far_away_ones_need_nothing_open(tmp_path: Path) -> None:

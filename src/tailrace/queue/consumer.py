@@ -40,9 +40,11 @@ class _Receiver:
     that nothing comes unnoticed.
     """
 
-    def __init__(self, group_id: str, tail: Tailing) -> None:
+    def __init__(self, group_id: str, tail: Tailing, bring_due: Callable[[], bool]) -> None:
+        """`bring_due` has the queue take in delayed messages that are due; were there any?"""
         self.group = group_id
         self._tail = tail
+        self._bring_due = bring_due
         self._closed = False
         self._forks = _forks
         self._lock = threading.Lock()
@@ -64,7 +66,7 @@ class _Receiver:
                 more, sleep_s = self._look(taken, max)
                 if taken:
                     return taken
-                if more or self._tail.renew_watch():
+                if more or self._may_have_come():
                     continue
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
@@ -84,8 +86,12 @@ class _Receiver:
         sleep_s: float | None = None
         while more and not taken and not self._closed:
             more, sleep_s = self._look(taken, max)
-            more = more or (not taken and self._tail.renew_watch())
+            more = more or (not taken and self._may_have_come())
         return taken, sleep_s
+
+    def _may_have_come(self) -> bool:
+        """Nothing was found; is there something since then?"""
+        return self._bring_due() or self._tail.renew_watch()
 
     @property
     def tail(self) -> Tailing:
@@ -143,9 +149,10 @@ class Consumer(_Receiver):
         *,
         prefetch: int = 1,
         id: str | None = None,
+        bring_due: Callable[[], bool] = lambda: False,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(group.id, tail)
+        super().__init__(group.id, tail, bring_due)
         self._group = group
         self._lease_ms = visibility_timeout_ms
         self._prefetch = prefetch
@@ -272,9 +279,10 @@ class StreamConsumer(_Receiver):
         auto_commit: bool = True,
         auto_commit_interval_s: float = 5.0,
         id: str | None = None,
+        bring_due: Callable[[], bool] = lambda: False,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(group.id, tail)
+        super().__init__(group.id, tail, bring_due)
         self._group = group
         self._resolve = resolve
         self.auto_commit = auto_commit

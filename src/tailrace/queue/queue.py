@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -73,6 +73,8 @@ class _LogQueue(Roomy):
             store.clock.wall_ms,
             store.open_log,
         )
+        # By then the store's thread, if it has one, delivers what is due when it is due.
+        self._has_caught_up = not store.upkeep
 
     # --- settings ---------------------------------------------------------------------------
 
@@ -342,9 +344,20 @@ class _LogQueue(Roomy):
     def _tail(self, files: GroupFiles) -> Any:
         return self.log.tail("next", also=(files.bell,))
 
+    def _bring_due(self) -> bool:
+        """Whoever comes to a store finds there what was due before. Deliver a batch of that; false
+        if there is no more, from when on that is the business of the store's thread."""
+        if self._has_caught_up:
+            return False
+        with contextlib.suppress(TailraceError, OSError):  # the thread tries again, and tells of it
+            if self.delays.exists and self.delays.deliver() is not None:
+                return True
+        self._has_caught_up = True
+        return False
+
     def _attended(self, make: Callable[[Callable[[], None]], C]) -> C:
         """A consumer, as long as which an ephemeral queue stays; it is given how to leave."""
-        attendance = ExitStack()
+        attendance = contextlib.ExitStack()
         attendance.enter_context(self._store.attend(self.settings))
         try:
             consumer = make(attendance.close)
@@ -438,6 +451,7 @@ class Queue(_LogQueue):
             lease_ms = parse_duration(visibility_timeout, "visibility_timeout")
             if not lease_ms:
                 raise ConfigError("visibility_timeout: a millisecond is the least")
+        self._bring_due()
         with self._lock:  # it does not rest meanwhile
             found = self.group(group, filter)
             found.agree(key_order)
@@ -448,6 +462,7 @@ class Queue(_LogQueue):
                     lease_ms,
                     prefetch=prefetch,
                     id=id,
+                    bring_due=self._bring_due,
                     on_close=leave,
                 )
             )
@@ -460,6 +475,7 @@ class Queue(_LogQueue):
     def peek(self, group: str, limit: int = 1, *, filter: str = "") -> list[Message]:
         """What a group would get next, without claiming it; also one that does not exist."""
         group_id, pattern = _group_id(group, filter)
+        self._bring_due()
         if group_id in self.group_ids():
             with self._lock:
                 return self.group(group, filter).peek(limit)
@@ -529,6 +545,7 @@ class Stream(_LogQueue):
         interval_ms = self.settings.auto_commit_interval_ms
         if auto_commit_interval is not None:
             interval_ms = parse_duration(auto_commit_interval, "auto_commit_interval")
+        self._bring_due()
         with self._lock:  # it does not rest meanwhile
             found = self.group(group, filter)
             if start is not None or timestamp is not None:
@@ -541,6 +558,7 @@ class Stream(_LogQueue):
                     auto_commit=auto_commit,
                     auto_commit_interval_s=interval_ms / 1000,
                     id=id,
+                    bring_due=self._bring_due,
                     on_close=leave,
                 )
             )

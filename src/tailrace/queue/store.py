@@ -79,7 +79,7 @@ class Store(BackedUp):
         if fs is None:
             refuse_network(folder)
         self.mode = mode
-        self._upkeep = upkeep
+        self.upkeep = upkeep
         self._defaults = {**defaults, "flush": flush}
         disk = DiskSettings.parse(disk)
         QueueSettings.create("x", defaults=self._defaults)  # refuses a wrong one now
@@ -126,7 +126,7 @@ class Store(BackedUp):
                     self._presence = self._new_presence()
                     self._presence.acquire(shared=True)
                     self._is_inherited = False
-                    if self._upkeep:
+                    if self.upkeep:
                         self._pump = Pump(self)
 
     def _new_presence(self) -> FileLock:
@@ -190,7 +190,7 @@ class Store(BackedUp):
                 deletion.clear(self.fs, self.layout, name)
 
         queues = self.registry.change(edit)
-        if self._upkeep and any(queues[name].ephemeral for name, _, _ in wanted):
+        if self.upkeep and any(queues[name].ephemeral for name, _, _ in wanted):
             self._sweeper.start()
         return queues
 
@@ -280,9 +280,9 @@ class Store(BackedUp):
         folder = folder or self.layout.segments(settings.name)
         self.fs.make_dirs(folder)
         fs = None if isinstance(self.fs, OsFileSystem) else self.fs
-        if self._upkeep:
+        if self.upkeep:
             self._take_care()
-        log = QueueLog(folder, mode=self.mode, upkeep=self._upkeep, fs=fs, **arguments)
+        log = QueueLog(folder, mode=self.mode, upkeep=self.upkeep, fs=fs, **arguments)
         log.label(settings.name)
         return log
 
