@@ -26,7 +26,7 @@ from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
 from tailrace.log.log import Log
 from tailrace.queue.alarm import Alarm
 from tailrace.queue.delivery import Delivery, Target, records_of
-from tailrace.queue.handles import QueueLog
+from tailrace.queue.handles import QueueLog, opening
 from tailrace.queue.layout import Layout
 from tailrace.queue.message import topic_of
 from tailrace.queue.registry import Queues
@@ -164,7 +164,8 @@ class Delays(Delivery):
         if incoming is None:
             with self._opening:
                 if self._incoming is None:
-                    self._incoming = self._open()
+                    with opening(f"the place of what is delayed for {self._queue.name!r}"):
+                        self._incoming = self._open()
                 incoming = self._incoming
         return incoming
 

@@ -7,15 +7,18 @@ it needs one.
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import threading
+from collections.abc import Iterator
 from typing import Protocol
 
+from tailrace.errors import NotWritten
 from tailrace.log.log import Log
 from tailrace.log.options import Retention
 from tailrace.log.retention import VacuumReport
 
-__all__ = ["Handles", "QueueLog", "most_logs"]
+__all__ = ["Handles", "QueueLog", "most_logs", "opening"]
 
 _FILES_OF_A_LOG = 16  # with a group or two
 _FEWEST, _MOST = 16, 256
@@ -46,6 +49,16 @@ class QueueLog(Log):
         """Where the second segment begins; `None` if there is one segment, or none."""
         extents = self._observer.view().extents
         return extents[1].base if len(extents) > 1 else None
+
+
+@contextlib.contextmanager
+def opening(what: str) -> Iterator[None]:
+    """As long as something is being opened, an error of the system is one of ours: whatever it was
+    to be opened for has not begun."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWritten(f"{what} cannot be opened: {error}") from error
 
 
 class Resting(Protocol):

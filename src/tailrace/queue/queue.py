@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ from tailrace.queue.delays import Delays
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
 from tailrace.queue.group import Member
 from tailrace.queue.group_files import GroupFiles, discard_unopened
-from tailrace.queue.handles import QueueLog
+from tailrace.queue.handles import QueueLog, opening
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
 from tailrace.queue.registry import Queues
@@ -129,7 +130,8 @@ class _LogQueue(Roomy):
                 if self._log is None:
                     self._store.check_open()
                     try:
-                        self._log = self._store.open_log(settings)
+                        with opening(f"the log of the queue {self.name!r}"):
+                            self._log = self._store.open_log(settings)
                     finally:  # whatever came of it, if the folder went away meanwhile
                         self._check_there()
                 log = self._log
@@ -258,10 +260,14 @@ class _LogQueue(Roomy):
             found = self._groups.get(group_id)
             if found is not None and not found.closed:
                 return found
-            files = self._files(group_id, settings, log)
-            made = self._store.reserve.in_need(lambda: self._make_group(files, own))
+            with self._opening(group_id):
+                files = self._files(group_id, settings, log)
+                made = self._store.reserve.in_need(lambda: self._make_group(files, own))
             self._groups[group_id] = made
             return made
+
+    def _opening(self, group_id: str) -> AbstractContextManager[None]:
+        return opening(f"the group {group_id!r} of the queue {self.name!r}")
 
     def _files(self, group_id: str, settings: QueueSettings, log: Log) -> GroupFiles:
         store = self._store
@@ -452,7 +458,7 @@ class Queue(_LogQueue):
             if not lease_ms:
                 raise ConfigError("visibility_timeout: a millisecond is the least")
         self._bring_due()
-        with self._lock:  # it does not rest meanwhile
+        with self._lock, self._opening(group):  # it does not rest meanwhile
             found = self.group(group, filter)
             found.agree(key_order)
             return self._attended(
@@ -546,7 +552,7 @@ class Stream(_LogQueue):
         if auto_commit_interval is not None:
             interval_ms = parse_duration(auto_commit_interval, "auto_commit_interval")
         self._bring_due()
-        with self._lock:  # it does not rest meanwhile
+        with self._lock, self._opening(group):  # it does not rest meanwhile
             found = self.group(group, filter)
             if start is not None or timestamp is not None:
                 found.seek(self.resolve("first" if start is None else start, timestamp))

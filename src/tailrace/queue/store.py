@@ -29,7 +29,7 @@ from tailrace.queue.clock import Clock, SystemClock
 from tailrace.queue.consumer import Consumer, StreamConsumer
 from tailrace.queue.disk import DiskSettings, DiskWatch
 from tailrace.queue.ephemeral import Attendance, Sweeper
-from tailrace.queue.handles import Handles, QueueLog, most_logs
+from tailrace.queue.handles import Handles, QueueLog, most_logs, opening
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.looking import Look
 from tailrace.queue.message import Message, check_headers, new_record
@@ -373,7 +373,8 @@ class Store(BackedUp):
         """A queue of this name, ephemeral if it has to be made."""
         settings = self.registry.current().get(name)
         if settings is None:
-            settings = self._create(name, "classic", {"ephemeral": True, "topics": [pattern]})
+            with opening(f"an ephemeral queue {name!r}"):
+                settings = self._create(name, "classic", {"ephemeral": True, "topics": [pattern]})
         return self._handle(settings)
 
     def _record(self, outgoing: Outgoing, settings: QueueSettings, due: int | None) -> Record:
