@@ -66,6 +66,7 @@ MESSAGES = [
     ),
     ('queues: [{name: "a\\tb"}]', "1: queues[0].name: the name of a queue"),
     ("queues: [{name: a+b}]", "1: queues[0]: topics: 'a+b' cannot be a level of a filter"),
+    ("queues: [{name: a, dlq: {topic: a}}]", "1: queues[0]: dlq.topic: 'a' leads back to a"),
     ("queues: [{name: a, ephemeral: true, flush: sync}]", "1: queues[0]: flush: a is ephemeral"),
     (
         "queues: [{name: a, segment_bytes: 8GiB}]",

@@ -35,7 +35,7 @@ def without_id(settings: QueueSettings) -> dict[str, Any]:
 
 
 def test_a_queue_has_every_option() -> None:
-    options = set(rules._OPTIONS)
+    options = set(rules.OPTIONS)
     assert options - NAMES == {"reserved"}
     assert options >= NAMES
     for name in rules._NESTED:

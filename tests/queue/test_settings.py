@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +125,39 @@ def test_defaults_of_a_store_come_second() -> None:
     assert settings.limits == Limits(max_depth=7, on_full="block")
     assert settings.log_options == (("segment_bytes", 2**20),)
     assert create("orders", "classic", defaults, flush="sync").flush is FlushMode.SYNC
+
+
+@pytest.mark.parametrize(
+    ("topic", "topics"),
+    [
+        ("orders", None),
+        ("$queue/orders", None),
+        ("$queue/orders/dead", None),
+        ("$queue/orders/dead", ["shop/#"]),
+        ("shop/dead", ["shop/#"]),
+        ("dead", ["#"]),
+    ],
+)
+def test_dead_letters_do_not_come_back(topic: str, topics: list[str] | None) -> None:
+    with pytest.raises(ConfigError, match=f"dlq.topic: '{re.escape(topic)}' leads back to orders"):
+        create("orders", topics=topics, dlq={"topic": topic})
+    settings = create("orders", topics=topics)
+    with pytest.raises(ConfigError, match=r"dlq\.topic: .* leads back to orders"):
+        settings.changed(dlq={"topic": topic})
+    off = settings.changed(dlq={"topic": topic, "enabled": False})
+    with pytest.raises(ConfigError, match=r"dlq\.topic: .* leads back to orders"):
+        off.changed(dlq={"enabled": True})
+    # Those of an older version can be opened, and mended.
+    old = replace(settings, dlq=DeadLetters(topic=topic))
+    assert old.changed() is old
+    assert old.changed(dlq={"topic": "$dlq/all"}).dlq.topic == "$dlq/all"
+
+
+def test_dead_letters_of_many_queues_may_go_to_one() -> None:
+    defaults = {"dlq": {"topic": "dead"}}
+    assert create("orders", "classic", defaults).dlq.topic == "dead"
+    assert not create("dead", "classic", defaults, dlq={"enabled": False}).dlq.enabled
+    assert create("monitor", topics=["$dlq/#"]).dlq == DeadLetters()  # by topic it gets them all
 
 
 def test_an_ephemeral_queue_is_never_flushed() -> None:

@@ -9,21 +9,23 @@ from typing import Any, Final, NoReturn
 
 from tailrace.errors import ConfigError
 from tailrace.log.options import FlushMode, LogOptions, Retention
-from tailrace.queue.addresses import default_binding
+from tailrace.queue.addresses import default_binding, parse_address
 from tailrace.queue.names import check_name
-from tailrace.queue.topics import check_filter, check_topic
+from tailrace.queue.topics import check_filter, check_topic, matches
 from tailrace.units import parse_duration, parse_size
 
 __all__ = [
     "CODECS",
     "LOG_OPTIONS",
     "ON_FULL",
+    "OPTIONS",
     "TYPES",
     "UNLIMITED",
     "DeadLetters",
     "Limits",
     "QueueSettings",
     "Retry",
+    "describe_unknown",
     "new_incarnation",
 ]
 
@@ -159,7 +161,7 @@ class QueueSettings:
             settings = settings._with({k: v for k, v in given.items() if k not in _FIXED})
         if settings.topics == (default_binding(name),) and ("+" in name or "#" in name):
             raise ConfigError(f"topics: {name!r} cannot be a level of a filter; give it topics")
-        return settings
+        return settings._checked()
 
     def changed(self, **options: Any) -> QueueSettings:
         """The settings of this queue after a change; itself, if nothing differs.
@@ -186,7 +188,21 @@ class QueueSettings:
                 settings = replace(self, flush=flush)
             elif flush is not promise:
                 self._refuse("flush", promise or FlushMode.SYNC, str(flush))
-        return settings._with(options)
+        settings = settings._with(options)
+        return settings if settings is self else settings._checked()
+
+    def _checked(self) -> QueueSettings:
+        """Itself, unless a dead letter would come back to the queue that it comes from."""
+        topic = self.dlq.topic
+        if self.dlq.enabled and topic:
+            address = parse_address(topic)
+            leads_back = topic == self.name or any(matches(each, topic) for each in self.topics)
+            if leads_back or (address is not None and address.queue == self.name):
+                raise ConfigError(
+                    f"dlq.topic: {topic!r} leads back to {self.name}, so its dead letters would "
+                    f"never come to an end; name another one, or none for '$dlq/{self.name}'"
+                )
+        return self
 
     def log_arguments(self) -> dict[str, Any]:
         """What the queue's log is to be opened with. Retention is not among it: what may be deleted
@@ -208,8 +224,8 @@ class QueueSettings:
         new: dict[str, Any] = {}
         log_options = dict(self.log_options)
         for key, value in options.items():
-            if key not in _OPTIONS:
-                raise ConfigError(_describe_unknown(key, _OPTIONS, "a queue"))
+            if key not in OPTIONS:
+                raise ConfigError(describe_unknown(key, OPTIONS, "a queue"))
             if value is None:
                 continue
             if key in _PLAIN:
@@ -393,7 +409,7 @@ _PLAIN: Final[_Parsers] = {
     "expire_groups": ("expire_groups_ms", _duration),
 }
 
-_OPTIONS: Final = frozenset({*_FIXED, *_PLAIN, *_NESTED, *LOG_OPTIONS, "replication"})
+OPTIONS: Final = frozenset({*_FIXED, *_PLAIN, *_NESTED, *LOG_OPTIONS, "replication"})
 
 # What FluxMQ's configuration says of replication, which means nothing as long as it is off.
 _REPLICATION: Final = (
@@ -431,10 +447,11 @@ def _check_mapping(given: Any, key: str, names: Collection[str]) -> None:
     for name in given:
         if name not in names:
             known = [f"{key}.{known}" for known in names]
-            raise ConfigError(_describe_unknown(f"{key}.{name}", known, key))
+            raise ConfigError(describe_unknown(f"{key}.{name}", known, key))
 
 
-def _describe_unknown(key: str, names: Collection[str], what: str) -> str:
+def describe_unknown(key: str, names: Collection[str], what: str) -> str:
+    """What to say of an option that `what` does not take."""
     from difflib import get_close_matches  # only a mistake needs it
 
     names = sorted(names)
