@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace import Full, Message, Queue, Store, aio
+from tailrace import Closed, Full, Message, Queue, Store, aio
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine
 from tests.queue.conftest import OpenStore
@@ -141,6 +141,32 @@ def test_publishers_wait_until_there_is_room(tmp_path: Path) -> None:
                 found.append(message.value)
         thread.join(WAIT)
         assert found == numbers(100)
+
+
+def test_or_until_the_store_is_closed(tmp_path: Path) -> None:
+    store = tailrace.open(tmp_path, flush="none")
+    queue = limited(store, 1, "block")
+    queue.consumer("w").close()
+    queue.publish(b"x")
+    errors: list[BaseException] = []
+
+    def publish() -> None:
+        try:
+            queue.publish(b"y")
+        except Closed as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=publish) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    store.close()
+    for thread in threads:
+        thread.join(WAIT)
+    assert {str(error) for error in errors} == {f"the store {tmp_path} is closed"}
+    assert len(errors) == 4
+    with pytest.raises(Closed, match="the store"):
+        queue.publish(b"z")
 
 
 def test_or_do_not_wait(store: Store) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import tailrace
 from tailrace import (
     Closed,
     ConfigError,
@@ -109,6 +110,18 @@ def test_a_store_refuses_defaults_that_are_wrong(tmp_path: Path) -> None:
     refuses(ConfigError, "flush", lambda: Store(tmp_path / "a", flush="sometimes"))
     refuses(ConfigError, "path", lambda: Store(""))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_tells_of_all_options_that_it_takes(tmp_path: Path) -> None:
+    for wrong, meant in [("bogus", ""), ("diks", " (did you mean disk?)"), ("colour", "")]:
+        options: dict[str, Any] = {wrong: 1}
+        with pytest.raises(ConfigError) as caught:
+            tailrace.open(tmp_path / "a", **options)
+        said = str(caught.value)
+        assert said.startswith(f"{wrong}: unknown option{meant}")
+        for each in ("config", "clock", "disk", "mode", "upkeep", "flush", "limits", "segment_age"):
+            assert each in said.partition("; a store takes ")[2]
+    tailrace.open(tmp_path / "a", dlq={"topic": "x"}).close()  # whatever queues there will be
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace import InvalidName
+from tailrace import InvalidName, Store
 from tailrace.queue.names import check_name, from_component, to_component
 
 NAMES = st.text(
@@ -62,3 +63,16 @@ def test_a_file_can_have_it(tmp_path: Path) -> None:
 def test_no_name(name: str) -> None:
     with pytest.raises(InvalidName, match="the name of a queue"):
         check_name("queue", name)
+
+
+@pytest.mark.parametrize("name", [5, None, b"w", ["w"]])
+def test_no_string(store: Store, name: Any) -> None:
+    for queue in (store.queue("q"), store.stream("s")):
+        with pytest.raises(InvalidName, match="the name of a group is a string, not "):
+            queue.consumer(name)
+        if name is not None:
+            with pytest.raises(InvalidName, match="a filter is a string, not "):
+                queue.consumer("w", filter=name)
+        assert queue.group_ids() == []
+    with pytest.raises(InvalidName, match="a topic is a string, not "):
+        store.publish(name, b"x")

@@ -82,7 +82,11 @@ class _LogQueue(Roomy):
     @property
     def settings(self) -> QueueSettings:
         """As of now: another process may have changed them."""
-        queues = self._store.registry.current()
+        try:
+            queues = self._store.registry.current()
+        except Closed:
+            self._store.check_open()  # it is not of the registry that its user knows
+            raise
         known, settings = self._known
         if queues is not known:
             found = queues.get(self.name)
@@ -260,6 +264,7 @@ class _LogQueue(Roomy):
             found = self._groups.get(group_id)
             if found is not None and not found.closed:
                 return found
+            self._store.check_open()
             with self._opening(group_id):
                 files = self._files(group_id, settings, log)
                 made = self._store.reserve.in_need(lambda: self._make_group(files, own))

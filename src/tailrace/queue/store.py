@@ -39,7 +39,7 @@ from tailrace.queue.pump import Pump, deliver_due
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.registry import Queues, Registry
 from tailrace.queue.reserve import Reserve
-from tailrace.queue.settings import QueueSettings
+from tailrace.queue.settings import OPTIONS, QueueSettings, describe_unknown
 from tailrace.queue.topics import check_topic
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Outgoing", "Published", "Store"]
 
 _AT_ONCE = 100  # dead letters
+_OPTIONS = ("clock", "config (by tailrace.open)", "disk", "flush", "fs", "mode", "upkeep")
 
 
 class Store(BackedUp):
@@ -82,7 +83,10 @@ class Store(BackedUp):
         self.upkeep = upkeep
         self._defaults = {**defaults, "flush": flush}
         disk = DiskSettings.parse(disk)
-        QueueSettings.create("x", defaults=self._defaults)  # refuses a wrong one now
+        for key in defaults:
+            if key not in OPTIONS:
+                raise ConfigError(describe_unknown(key, {*_OPTIONS, *OPTIONS}, "a store"))
+        QueueSettings.create("?", defaults=self._defaults)  # refuses a wrong one now
         self.layout = Layout(self.fs, find_root(self.fs, folder))
         self._lock = threading.RLock()
         self._queues: dict[str, Queue | Stream] = {}
@@ -119,7 +123,7 @@ class Store(BackedUp):
 
     def check_open(self) -> None:
         if self._closed:
-            raise Closed(f"{self.path} is closed")
+            raise Closed(f"the store {self.path} is closed")
         if self._is_inherited:
             with self._lock:
                 if self._is_inherited:

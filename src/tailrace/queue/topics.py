@@ -38,6 +38,8 @@ def check_filter(pattern: str) -> None:
 
 
 def _check_text(kind: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise InvalidName(f"a {kind} is a string, not {text!r}")
     if not text:
         raise InvalidName(f"a {kind} must not be empty")
     if "\0" in text:
