@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ GOLDEN_HEADERS = [("_topic", "$queue/orders"), ("_id", "7"), ("_state", "queued"
 
 @pytest.fixture
 def golden_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "time_ns", lambda: GOLDEN_TIME * 1_000_000)
+    for module in (log_module, time):  # one imports the function, the other the module
+        monkeypatch.setattr(module, "time_ns", lambda: GOLDEN_TIME * 1_000_000)
 
 
 @pytest.mark.usefixtures("golden_clock")

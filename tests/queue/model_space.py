@@ -8,17 +8,13 @@ until all have settled it and it is deleted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import SimpleNamespace
-from unittest import mock
 
 from tailrace.queue.handles import QueueLog
-from tests.queue.clocks import ManualClock
 from tests.queue.model import GroupModel, Sent
 
-__all__ = ["Delivery", "Room", "Schedule", "StreamModel", "Waiting", "one_time", "segments"]
+__all__ = ["Delivery", "Room", "Schedule", "StreamModel", "Waiting", "segments"]
 
 
 @dataclass(frozen=True)
@@ -175,20 +171,3 @@ class StreamModel:
 def segments(log: QueueLog) -> list[tuple[int, int]]:
     """The first offset and the bytes of each segment that holds anything."""
     return [(extent.base, extent.size) for extent in log._observer.view().extents if extent.size]
-
-
-@contextmanager
-def one_time(clock: ManualClock) -> Iterator[None]:
-    """Records and files have the times of the clock that the test moves; without a store, a log has
-    no other clock than the system's."""
-
-    def time_ns() -> int:
-        return clock.wall_ms() * 1_000_000
-
-    with ExitStack() as stack:
-        for name in ("log.log", "queue.publishing", "queue.registry"):
-            stack.enter_context(mock.patch(f"tailrace.{name}.time_ns", time_ns))
-        for name in ("log.writer", "log.producer_table"):
-            module = SimpleNamespace(time_ns=time_ns)
-            stack.enter_context(mock.patch(f"tailrace.{name}.time", module))
-        yield

@@ -25,7 +25,7 @@ from tailrace.queue.disk import Level
 from tailrace.testing import FaultyFileSystem
 from tests.queue.delaying import few_in_memory
 from tests.queue.model import BACKOFF_MS, LEASE_MS, Entry, GroupModel, Sent
-from tests.queue.model_space import Delivery, Room, Schedule, StreamModel, one_time, segments
+from tests.queue.model_space import Delivery, Room, Schedule, StreamModel, segments
 from tests.queue.test_model import GROUPS, QueueMachine, delays, keys, routing_keys, stores
 
 MUCH = random.Random(0).randbytes(2 << 20)
@@ -39,7 +39,6 @@ class SpaceMachine(QueueMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patches = ExitStack()
-        self.patches.enter_context(one_time(self.machine.clock))
         self.files: list[FaultyFileSystem] = []
         self.schedule = Schedule()
         self.start = self.least_end = 0  # of the queue

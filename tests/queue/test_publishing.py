@@ -1,11 +1,14 @@
-"""When publishing one by one tries to compress, which takes as long as appending does."""
+"""Publishing: when one by one tries to compress, which takes as long as appending does; and the
+time that messages get."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-from tailrace import Queue, Store
+from tailrace import Queue, Record, Store
+from tests.queue.clocks import ManualClock
+from tests.queue.support import one
 
 PLAIN = b"the same again and again, " * 80
 NOISE = random.Random(5).randbytes(2000)
@@ -40,3 +43,47 @@ def test_a_few_bytes_more_than_is_ever_compressed(tmp_path: Path) -> None:
         queue.publish(NOISE[:256])  # tried, because of the headers
         queue.publish(PLAIN)
         assert sizes(queue)[1] > len(PLAIN)
+
+
+# --- the time of messages -----------------------------------------------------------------------
+
+
+def test_every_message_has_the_time_of_the_stores_clock(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q")
+    queue.publish(b"plain")
+    queue.publish(b"headers", headers={"a": "b"})
+    queue.publish(b"ttl", ttl=5)
+    queue.publish_many([b"many"])
+    store.publish("$queue/q", b"topic")
+    queue.log.append([Record(value=b"log")])
+    queue.publish(b"its own", timestamp=7)
+    clock.advance("1h")
+    queue.publish(b"later")
+    start = clock.wall_ms() - 3_600_000
+    assert [m.timestamp for m in queue.read()] == [start] * 6 + [7, clock.wall_ms()]
+    assert [m.value for m in queue.read(timestamp=start + 1)] == [b"later"]
+    one(queue.consumer("w")).reject()
+    [letter] = store.dead("q")
+    assert letter.timestamp == clock.wall_ms()
+
+
+def test_how_old_the_oldest_is(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q")
+    queue.group("w")
+    queue.publish(b"x")
+    clock.advance("1h")
+    assert queue.stats().oldest_age_ms == 3_600_000
+
+
+def test_what_is_done_once_is_known_for_as_long_as_the_clock_says(
+    store: Store, clock: ManualClock
+) -> None:
+    log = store.queue("q", producer_expiry="1d").log
+    first = log.append([b"x"], producer="p", sequence=1).offset
+    store.queue("q").close()
+    clock.advance("23h")
+    log = store.queue("q").log
+    assert log.append([b"x"], producer="p", sequence=1).offset == first
+    store.queue("q").close()
+    clock.advance("25h")
+    assert store.queue("q").log.append([b"x"], producer="p", sequence=1).offset > first

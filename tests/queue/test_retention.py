@@ -17,7 +17,7 @@ from tailrace.queue.handles import Handles, most_logs
 from tailrace.queue.looking import Look
 from tailrace.queue.settings import QueueSettings
 from tests.log.helpers import WAIT
-from tests.queue.clocks import Machine
+from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
 from tests.queue.support import drain, numbers, offsets, one, values
 
@@ -103,12 +103,12 @@ def test_groups_of_a_stream_hold_nothing_back(store: Store) -> None:
     assert 8 <= len(stream) < 14
 
 
-def test_age(store: Store) -> None:
+def test_age(store: Store, clock: ManualClock) -> None:
     stream = store.stream("s", retention={"max_age": "1h"}, **SMALL)
     for number in range(20):
-        stream.publish(
-            str(number), timestamp=time.time_ns() // 1_000_000 - 7_200_000 * (number < 9)
-        )
+        if number == 9:
+            clock.advance("2h")
+        stream.publish(str(number))
     stream.vacuum()
     first = stream.log.start_offset
     assert 0 < first <= 9

@@ -39,6 +39,7 @@ from tailrace.log.inputs import (
     chunks,
     refuse_reserved,
 )
+from tailrace.log.manner import Manner, system_ms
 from tailrace.log.observer import Observer
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
@@ -55,9 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Log"]
 
 Start = int | Literal["first", "last", "next"]
-
 _FEW = 16
-
 _logs: weakref.WeakSet[Log] = weakref.WeakSet()
 
 
@@ -101,6 +100,8 @@ class Log:
     deletes: call `flush` and `vacuum` then.
     """
 
+    _wall_ms: Callable[[], int] = staticmethod(system_ms)
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -118,8 +119,7 @@ class Log:
             raise ConfigError("path: it is empty; name the folder of the log ('.' is this one)")
         self.read_only = read_only
         self.options = LogOptions.parse(flush=flush, **options)
-        self._mode = checked_mode(mode, exclusive, read_only)
-        self._upkeep = upkeep
+        self._manner = Manner(checked_mode(mode, exclusive, read_only), upkeep, self._wall_ms)
         # The working directory may change, the log stays.
         self._folder = self.path if fs is not None else os.path.abspath(self.path)
         self._fs = fs if fs is not None else OsFileSystem()
@@ -142,7 +142,7 @@ class Log:
             catalog = Catalog(fs, folder, options, read_only=True)
             self._observer = Observer(fs, folder, catalog)
         else:
-            writer = Writer(fs, folder, options, upkeep=self._upkeep, mode=self._mode)
+            writer = Writer(fs, folder, options, self._manner)
             try:
                 catalog = Catalog(
                     fs, folder, options, seals=writer.flush_mode is not FlushMode.NONE
@@ -191,7 +191,7 @@ class Log:
         receipt of the first one comes back.
         """
         check_records(records)
-        now_ms = time_ns() // 1_000_000
+        now_ms = self._wall_ms()
         if producer is not None or sequence is not None:
             producer, sequence = checked_sequence(producer, sequence)
             headers = [(PRODUCER_HEADER, producer.encode()), (SEQUENCE_HEADER, b"%d" % sequence)]
@@ -296,7 +296,7 @@ class Log:
         for batch in data.to_batches() if hasattr(data, "to_batches") else [data]:
             limit = self.options.max_batch_bytes
             for start, stop in arrow.plan_batches(batch, MAX_COUNT, limit):
-                now_ms = time_ns() // 1_000_000
+                now_ms = self._wall_ms()
                 draft = arrow.encode_arrow(batch, now_ms, self._codec, start, stop)
                 try:
                     offset = writer.append(draft)

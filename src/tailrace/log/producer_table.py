@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
+from collections.abc import Callable
 
 from tailrace.errors import Corrupt
 from tailrace.kernel import first_headers
@@ -25,8 +25,15 @@ class ProducerTable:
     """Used with the turn to write."""
 
     def __init__(
-        self, fs: FileSystem, folder: str, reader: Reader, expiry_ms: int, end_offset: int
+        self,
+        fs: FileSystem,
+        folder: str,
+        reader: Reader,
+        expiry_ms: int,
+        end_offset: int,
+        wall_ms: Callable[[], int],
     ) -> None:
+        self._wall_ms = wall_ms
         self._fs = fs
         self._folder = folder
         self._reader = reader
@@ -97,7 +104,7 @@ class ProducerTable:
         return producers.next_offset >= self._ours_from and not self.has_news
 
     def _expire(self, producers: Producers) -> None:
-        producers.expire(time.time_ns() // 1_000_000 - self._expiry_ms)
+        producers.expire(self._wall_ms() - self._expiry_ms)
 
     def store(self, view: View, durable: int) -> None:
         """Store what is durable, so that the next one need not read the log for it. That is a

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -15,6 +14,7 @@ from tailrace.log import opening
 from tailrace.log.board import ATTENTION, POISONED, Board, Note
 from tailrace.log.commit import Committer, Written
 from tailrace.log.fs import FileSystem
+from tailrace.log.manner import Manner
 from tailrace.log.members import Members
 from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.log.producer_table import ProducerTable
@@ -46,11 +46,8 @@ class Writer:
     `turn` what all of them do; flushes run outside of both. Whoever calls `tail.append` has the
     lock and the turn."""
 
-    def __init__(
-        self, fs: FileSystem, folder: str, options: LogOptions, *, upkeep: bool, mode: str
-    ) -> None:
-        """`mode` is "owner", "shared" or "exclusive"."""
-        self._fs, self._folder, self._options, self._mode = fs, folder, options, mode
+    def __init__(self, fs: FileSystem, folder: str, options: LogOptions, manner: Manner) -> None:
+        self._fs, self._folder, self._options, self._manner = fs, folder, options, manner
         self.lock = threading.Lock()
         self._closed = False
         self._upkeep: Upkeep | None = None
@@ -64,8 +61,7 @@ class Writer:
         except BaseException:
             self._resources.close()
             raise
-        self._wants_upkeep = upkeep
-        if upkeep:
+        if manner.upkeep:
             self._start_upkeep()
 
     # --- open and close ---------------------------------------------------------------------
@@ -74,9 +70,9 @@ class Writer:
         fs, folder = self._fs, self._folder
         self.board = Board(fs, folder)
         self._resources.callback(self.board.close)
-        self.turn = Turn(fs, folder, self.board, self._mode)
+        self.turn = Turn(fs, folder, self.board, self._manner.mode)
         self._resources.callback(self.turn.close)
-        self._members = Members(fs, folder, self._mode)
+        self._members = Members(fs, folder, self._manner.mode)
         self._resources.callback(self._members.close)
         self._flush_turn = FlushTurn(fs, folder, self.board)
         self._resources.callback(self._flush_turn.close)
@@ -116,7 +112,9 @@ class Writer:
         self._layout = self.board.layout
         reader = Reader(self.catalog, self.gaps, sparse_below, lambda: self._start_offset)
         expiry_ms = self._options.producer_expiry_ms
-        self.producers = ProducerTable(fs, folder, reader, expiry_ms, self.tail.end_offset)
+        self.producers = ProducerTable(
+            fs, folder, reader, expiry_ms, self.tail.end_offset, self._manner.wall_ms
+        )
         self.tail.announce = self._announce
         self.end_turn()
         if self.turn.exclusive:
@@ -547,7 +545,7 @@ class Writer:
             self.committer.wait(offset)
         with self._my_turn():
             self._raise_start(offset)
-        if self._wants_upkeep and self._upkeep is None:  # segments may have to go now
+        if self._manner.upkeep and self._upkeep is None:  # segments may have to go now
             self._start_upkeep()
 
     def _raise_start(self, offset: int) -> None:
@@ -578,7 +576,7 @@ class Writer:
                 self.tail.end_offset,
                 self._start_offset,
                 self._options.retention if given is None else given,
-                time.time_ns() // 1_000_000,
+                self._manner.wall_ms(),
                 below,
             )
             if expired:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from tailrace.errors import NotWritten
 from tailrace.log.log import Log
@@ -25,9 +25,13 @@ _FEWEST, _MOST = 16, 256
 
 
 class QueueLog(Log):
-    """The log of a queue."""
+    """The log of a queue, which goes by the clock of its store."""
 
     _label = ""
+
+    def __init__(self, path: str, *, wall_ms: Callable[[], int], **options: Any) -> None:
+        self._wall_ms = wall_ms
+        super().__init__(path, **options)
 
     def label(self, queue: str) -> None:
         """What is measured of it is told by this name."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from time import perf_counter, time_ns
+from time import perf_counter
 from typing import Any, overload
 
 from tailrace import hooks
@@ -51,14 +51,12 @@ class Publishing:
     def log(self) -> QueueLog:
         raise NotImplementedError
 
-    def _wall_ms(self) -> int:
-        raise NotImplementedError
-
     def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> None:
         """Return when there is room for so many messages; `Full` if that is not waited for."""
         raise NotImplementedError
 
     delays: Delays
+    _wall_ms: Callable[[], int]  # the store's clock: the system's is one call away
 
     @overload
     def publish(
@@ -202,7 +200,7 @@ class Publishing:
         if self._uncompressed:
             self._uncompressed -= 1
             codec = NONE
-        now_ms = time_ns() // 1_000_000
+        now_ms = self._wall_ms()
         draft = encode_one(value, b"" if key is None else key, stamp(), timestamp, now_ms, codec)
         if codec and value and draft.size > HEADER_SIZE + max(len(value), _WORTH_COMPRESSING):
             self._uncompressed = _TRY_AGAIN_AFTER  # it was tried in vain

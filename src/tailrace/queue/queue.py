@@ -65,6 +65,7 @@ class _LogQueue(Roomy):
         self._known: tuple[Queues | None, QueueSettings] = None, settings
         self._groups: dict[str, AnyGroup] = {}
         self._consumers: weakref.WeakSet[Consumer | StreamConsumer] = weakref.WeakSet()
+        self._wall_ms = store.clock.wall_ms
         super().__init__(store, settings.name)
         self.delays = Delays(
             store.fs,
@@ -171,9 +172,6 @@ class _LogQueue(Roomy):
     def is_open(self) -> bool:
         """Has it a log open? It opens it when it is used."""
         return self._log is not None
-
-    def _wall_ms(self) -> int:
-        return self._store.clock.wall_ms()
 
     def _check_disk(self) -> None:
         self._store.disk.check()

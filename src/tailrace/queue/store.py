@@ -286,7 +286,8 @@ class Store(BackedUp):
         fs = None if isinstance(self.fs, OsFileSystem) else self.fs
         if self.upkeep:
             self._take_care()
-        log = QueueLog(folder, mode=self.mode, upkeep=self.upkeep, fs=fs, **arguments)
+        arguments |= {"mode": self.mode, "upkeep": self.upkeep, "fs": fs}
+        log = QueueLog(folder, wall_ms=self.clock.wall_ms, **arguments)
         log.label(settings.name)
         return log
 

@@ -22,9 +22,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class ManualClock:
     """Both clocks of a store, which stand still until they are told otherwise.
 
-    Leases, retries, delays and times to live go by it in each store that was opened with
-    `clock=…`. `on_change` is called when it was moved. Times are whole milliseconds, and those of
-    leases and retries are rounded up to the next 16.
+    Leases, retries, delays, times to live, timestamps and retention by age go by it in each store
+    that was opened with `clock=…`. `on_change` is called when it was moved. Times are whole
+    milliseconds, and those of leases and retries are rounded up to the next 16.
     """
 
     def __init__(

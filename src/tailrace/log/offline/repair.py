@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from typing import NamedTuple
 from tailrace.errors import ConfigError
 from tailrace.log.board import Board
 from tailrace.log.fs import File, FileSystem, pieces, replace_file, write_all
+from tailrace.log.manner import Manner, system_ms
 from tailrace.log.members import Members
 from tailrace.log.offline.findings import Finding
 from tailrace.log.offline.log_survey import LogSurvey, Progress, survey_log, uncovered
@@ -200,7 +200,7 @@ def _unacknowledged(gaps: list[Gap]) -> list[Gap]:
 def _gaps_to_record(survey: LogSurvey) -> list[Gap]:
     """Offsets that are missing without a word."""
     found = list(survey.diagnosis.gaps)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = system_ms()
     for path, missing in survey.missing():
         if survey.is_loss(missing):
             reason = f"{path} is damaged" if missing.damaged else f"they are missing in {path}"
@@ -246,7 +246,7 @@ def _declare_durable(fs: FileSystem, survey: LogSurvey) -> None:
 def _reopen(fs: FileSystem, folder: str, options: LogOptions, damaged: set[int]) -> list[str]:
     """Open the log for writing, which does all that opening does, and close it, which leaves it
     clean. No damaged segment is then the one that grows. Returns what went to the quarantine."""
-    writer = Writer(fs, folder, options, upkeep=False, mode="exclusive")
+    writer = Writer(fs, folder, options, Manner("exclusive", upkeep=False))
     try:
         if writer.tail.base in damaged and writer.tail.size:
             writer.tail.roll()
