@@ -310,11 +310,13 @@ def test_dead_letters_and_redriven_messages_keep_the_context(
 def test_asyncio(spans: InMemorySpanExporter, tmp_path: Path) -> None:
     async def work() -> None:
         async with tailrace.aio.open(tmp_path) as store:
-            queue = await store.queue("q")
+            queue = await store.queue("q", **FAST)
+            await queue.publish(b"before")
             with tracer.start_as_current_span("checkout"):
-                await queue.publish(b"x", headers=tracing.inject({"a": "b"}))
+                await queue.publish(b"x")
             async with queue.consumer("w") as consumer:
-                [message] = await consumer.receive(1, 10)
+                alone, message = await consumer.receive(2, 10)
+                assert dict(alone.headers) == {}
                 with tracing.span(message):
                     await message.ack()
 
@@ -323,6 +325,75 @@ def test_asyncio(spans: InMemorySpanExporter, tmp_path: Path) -> None:
     assert ids(process.parent) == ids_of(checkout)
     assert process.attributes is not None
     assert process.attributes["messaging.consumer.group.name"] == "w"
+
+
+def test_everything_that_tasks_publish_carries_it(
+    spans: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        async with tailrace.aio.open(tmp_path) as store:
+            queue = await store.queue("q", topics=["shop/#"], **FAST)
+            await queue.publish(b"seed")
+            with tracer.start_as_current_span("work") as span:
+                await queue.publish(b"one")
+                await queue.publish(b"later", delay=0)
+                await queue.publish(b"with", headers={"a": "b"})
+                await queue.publish_many([b"many", ("k", b"pair"), ("k", b"triple", {"a": "b"})])
+                await store.publish("shop/7", b"topic")
+                async with queue.consumer("w") as consumer:
+                    [message] = await consumer.receive(1, 10)
+                    await message.ack(publish=[(queue, b"came of it")])
+            # Work that is begun in a span, and goes on in another task.
+            with tracer.start_as_current_span("begun") as begun:
+                task = asyncio.create_task(queue.publish(b"task"))
+            await task
+            await store.deliver_due()
+            await queue.publish(b"outside")
+            found = {m.value: m.headers.get("traceparent") async for m in queue.read()}
+        expected = [b"one", b"later", b"with", b"many", b"pair", b"triple", b"topic", b"came of it"]
+        assert found == {
+            **dict.fromkeys(expected, header_of(span)),
+            b"task": header_of(begun),
+            b"seed": None,
+            b"outside": None,
+        }
+
+    asyncio.run(work())
+
+
+def test_tasks_beside_each_other_keep_their_own(
+    spans: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        async with tailrace.aio.open(tmp_path, flush="none") as store:
+            queue = await store.queue("q", **FAST)
+            known: dict[bytes, bytes] = {}
+
+            async def begin(number: int) -> None:
+                with tracer.start_as_current_span("begin") as span:
+                    known[b"%d" % number] = header_of(span)
+                    await asyncio.sleep(0)
+                    await queue.publish(b"%d" % number)
+
+            async def go_on(message: tailrace.aio.Message) -> None:
+                with tracing.span(message) as span:
+                    assert span is not None
+                    known[b"next of %s" % message.value] = header_of(span)
+                    await queue.publish(b"next of %s" % message.value)
+                    await message.ack()
+
+            await asyncio.gather(*map(begin, range(20)))
+            async with queue.consumer("w") as consumer:
+                messages = await consumer.receive(20, 10)
+                await asyncio.gather(*map(go_on, messages))
+            found = {m.value: m.headers["traceparent"] async for m in queue.read()}
+            assert found == known
+            assert len(found) == 40
+
+    asyncio.run(work())
+    begun = {ids_of(span) for span in spans.get_finished_spans() if span.name == "begin"}
+    processed = [span for span in spans.get_finished_spans() if span.name == "process q"]
+    assert {ids(span.parent) for span in processed} == begun
 
 
 # --- without the library ----------------------------------------------------------------------

@@ -109,8 +109,8 @@ def inject(headers: Any = None) -> Any:
     """Headers with the context of the current span. They are returned as they are if there is no
     span, if they have a context already, or if tracing is not enabled.
 
-    Publishing does this by itself; it is for headers that are made in another thread or task than
-    the one that publishes.
+    Publishing does this by itself, with asyncio as well; it is for headers that are made in another
+    thread or task than the one that publishes.
     """
     library = _library
     if library is None or not library.trace.get_current_span().get_span_context().is_valid:

@@ -15,6 +15,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 __all__ = ["LINGER_S", "Worker", "finish"]
@@ -59,12 +61,13 @@ class Worker:
         self._has_lingered = False
 
     def do(self, job: Callable[[], T], *, slow: bool = False) -> asyncio.Future[T]:
-        """A future of the running loop for what `job` returns.
+        """A future of the running loop for what `job` returns. It is done in the context of the
+        task that asks, as `asyncio.to_thread` does it: what is published knows its span.
 
         If it is cancelled before its turn, the job is not done; later, it is done all the same.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._put(_Job(job, slow, future))
+        self._put(_Job(partial(copy_context().run, job), slow, future))
         return future
 
     def post(self, job: Callable[[], object]) -> None:
