@@ -68,7 +68,8 @@ def test_for_programs(shell: Shell, queue: str) -> None:
         "headers": [["a", "b"]],
         "topic": "$queue/q/eu/it",
         "routing_key": "eu/it",
-        "message_id": "mine",
+        "message_id": "q:0",
+        "id": "mine",
         "group": "g",
         "delivery_count": 1,
     }
@@ -203,10 +204,10 @@ def leased(shell: Shell) -> int:
 
 def test_a_command_for_each(shell: Shell, queue: str) -> None:
     words = "$TAILRACE_QUEUE $TAILRACE_OFFSET $TAILRACE_KEY $TAILRACE_ROUTING_KEY"
-    words += " $TAILRACE_DELIVERY_COUNT"
-    script = f'cat; echo " {words} ${{TAILRACE_MESSAGE_ID##[0-9]*}}"'
+    words += " $TAILRACE_DELIVERY_COUNT $TAILRACE_MESSAGE_ID $TAILRACE_ID"
+    script = f'cat; echo " {words}"'
     written = shell.ok("consume", queue, "-g", "g", "--max", "2", "--exec", script)
-    assert written.splitlines() == ["one q 0 k eu/it 1 mine", "two q 1   1 "]
+    assert written.splitlines() == ["one q 0 k eu/it 1 q:0 mine", "two q 1   1 q:1 "]
     assert left(shell) == [2, 3]
 
 

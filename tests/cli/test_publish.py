@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tailrace
+from tailrace.queue.message import given_id
 from tests.cli.conftest import Shell, command
 
 
@@ -119,7 +120,12 @@ def test_json(shell: Shell, queue: str) -> None:
     given = lines(
         {"value": "text", "key": "k", "headers": {"a": "b"}, "routing_key": "eu", "ttl": "1h"},
         {"value_base64": base64.b64encode(b"\xff\x00").decode(), "key_base64": "/w=="},
-        {"value": None, "message_id": "mine", "headers": [["a", "1"], ["a", {"base64": "/w=="}]]},
+        {
+            "value": None,
+            "id": "mine",
+            "message_id": "q:9",
+            "headers": [["a", "1"], ["a", {"base64": "/w=="}]],
+        },
         {"value": {"base64": "/wA="}, "key": {"base64": "/w=="}, "ttl": 60},
     )
     [report] = shell.items("publish", queue, stdin=given + "\n \n")
@@ -150,7 +156,8 @@ def test_from_one_queue_to_another(shell: Shell, queue: str) -> None:
 
     def facts(message: tailrace.Message) -> object:
         headers = list(message.headers.items())
-        return message.value, message.key, headers, message.routing_key, message.id
+        named = given_id(message.record)
+        return message.value, message.key, headers, message.routing_key, named
 
     expected = [facts(message) for message in published(shell, "a")]
     assert [facts(message) for message in published(shell, "b")] == expected
@@ -159,6 +166,33 @@ def test_from_one_queue_to_another(shell: Shell, queue: str) -> None:
     assert until is not None
     assert again is not None
     assert abs(until - again) < 1_000
+
+
+def test_what_is_read_is_published_in_batches(shell: Shell, queue: str) -> None:
+    """A number that nobody gave is no name, also of what has headers, or was a dead letter."""
+    with tailrace.open(shell.store) as store:
+        source = store.queue("a")
+        source.publish_many([b"%d" % number for number in range(500)])
+        source.publish_many([(None, b"%d" % number, {"h": "1"}) for number in range(500)])
+        consumer = source.consumer("g")
+        for message in consumer.receive(500):
+            message.reject("no")
+    shell.ok("publish", queue, "--json", stdin=shell.ok("read", "a", "--json"))
+    shell.ok("publish", queue, "--json", stdin=shell.ok("dead", "a", "--json"))
+    with tailrace.open(shell.store) as store:
+        assert len(store.get(queue)) == 1_500
+        assert sum(1 for _ in store.get(queue).log.read_batches()) < 50
+
+
+def test_ids(shell: Shell, queue: str) -> None:
+    """`message_id` is where a message is; `id` what its publisher called it, if anything."""
+    for arguments in (["x"], ["y"], ["z", "--message-id", "7"]):
+        shell.ok("publish", queue, *arguments)
+    shell.ok("publish", queue, "--json", stdin=lines({"value": "u", "id": "8", "ttl": "1h"}))
+    shell.ok("publish", queue, "--json", stdin=lines({"value": "v", "ttl": "1h"}))
+    items = shell.items("read", queue)
+    assert [item["message_id"] for item in items] == [f"q:{offset}" for offset in range(5)]
+    assert [item.get("id") for item in items] == [None, None, "7", "8", None]
 
 
 def test_a_message_whose_life_is_over_stays_so(shell: Shell, queue: str) -> None:

@@ -47,10 +47,10 @@ def test_for_programs(shell: Shell, queue: str) -> None:
         "headers": [["a", "b"]],
         "topic": "$queue/q/eu",
         "routing_key": "eu",
-        "message_id": first["message_id"],
+        "message_id": "q:0",
     }
     assert second["value_base64"] == "/wA="
-    assert third["message_id"] == "mine"
+    assert (third["message_id"], third["id"]) == ("q:2", "mine")
     assert third["expires_at"] - time.time() * 1000 == pytest.approx(3_600_000, abs=60_000)
 
 
@@ -103,7 +103,7 @@ def test_a_queue_with_a_slash(shell: Shell, queue: str) -> None:
 def test_following(shell: Shell, queue: str) -> None:
     with shell.started("read", queue, "--start", "2", "-f", "--json") as process:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["message_id"] == "mine"  # it is there
+        assert json.loads(process.stdout.readline())["id"] == "mine"  # it is there
         with tailrace.open(shell.store) as store:
             store.queue(queue).publish(b"new")
             assert json.loads(process.stdout.readline())["value"] == "new"

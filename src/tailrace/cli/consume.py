@@ -90,7 +90,7 @@ def consume(
     --exec runs a command of the shell for each message, one after the other, and keeps the lease as
     long as it runs. If it fails, the message is tried again as the queue's settings say, and ends
     among the dead letters. Its environment has TAILRACE_QUEUE, TAILRACE_OFFSET, TAILRACE_KEY,
-    TAILRACE_ROUTING_KEY, TAILRACE_MESSAGE_ID and TAILRACE_DELIVERY_COUNT.
+    TAILRACE_ROUTING_KEY, TAILRACE_MESSAGE_ID, TAILRACE_ID and TAILRACE_DELIVERY_COUNT.
 
     \b
     Examples:
@@ -303,12 +303,15 @@ def _failed(message: Message, consumer: Consumer | StreamConsumer, error: str) -
 
 
 def _run(message: Message, job: _Job) -> int:
+    from tailrace.queue.message import given_id
+
     environment = {
         "TAILRACE_QUEUE": message.queue,
         "TAILRACE_OFFSET": str(message.offset),
         "TAILRACE_KEY": os.fsdecode(message.key or b""),
         "TAILRACE_ROUTING_KEY": message.routing_key,
-        "TAILRACE_MESSAGE_ID": message.id,
+        "TAILRACE_MESSAGE_ID": message.message_id,
+        "TAILRACE_ID": given_id(message.record) or "",
         "TAILRACE_DELIVERY_COUNT": str(message.delivery_count),
     }
     told = {name: value.replace("\0", "") for name, value in environment.items()}

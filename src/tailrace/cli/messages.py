@@ -26,8 +26,10 @@ __all__ = ["Line", "describe_message", "message_item", "parse_message"]
 
 
 def message_item(message: Message, **more: object) -> dict[str, object]:
-    """A message in JSON. Headers are pairs, since names may repeat. `message_id` is what its
-    publisher called it."""
+    """A message in JSON. Headers are pairs, since names may repeat. `id` is what its publisher
+    called it, and not there if it has no name."""
+    from tailrace.queue.message import given_id
+
     item: dict[str, object] = {
         "type": "message",
         "queue": message.queue,
@@ -41,8 +43,11 @@ def message_item(message: Message, **more: object) -> dict[str, object]:
         ],
         "topic": message.topic,
         "routing_key": message.routing_key,
-        "message_id": message.id,
+        "message_id": message.message_id,
     }
+    named = given_id(message.record)
+    if named is not None:
+        item["id"] = named
     if message.expires_at is not None:
         item["expires_at"] = message.expires_at
     return item | more
@@ -86,7 +91,7 @@ class Line(NamedTuple):
     key: bytes | None = None
     headers: list[tuple[str, bytes]] | None = None
     routing_key: str = ""
-    message_id: str | None = None
+    id: str | None = None
     ttl: float | str | None = None
     delay: float | str | None = None
     deliver_at: int | None = None
@@ -99,7 +104,7 @@ _TAKEN = (
     "key_base64",
     "headers",
     "routing_key",
-    "message_id",
+    "id",
     "ttl",
     "expires_at",
     "delay",
@@ -112,6 +117,7 @@ _TOLD = (
     "offset",
     "timestamp",
     "topic",
+    "message_id",
     "group",
     "delivery_count",
     "last_error",
@@ -139,7 +145,7 @@ def parse_message(text: bytes | str, now_ms: int) -> Line:
         _take_bytes(item, "key") or None,
         _take_headers(item),
         _take_text(item, "routing_key") or "",
-        _take_text(item, "message_id"),
+        _take_text(item, "id"),
         _take_ttl(item, now_ms),
         _take_duration(item, "delay"),
         _take_milliseconds(item, "deliver_at"),

@@ -104,8 +104,8 @@ def publish(
     """Publish messages to a queue.
 
     VALUE is a message. Without it, or with -, each line of standard input is one. With --json each
-    line is an object with value (or value_base64, for bytes), key, headers, routing_key, message_id
-    and ttl: the lines that read, consume, peek and dead write. When it has said how many were
+    line is an object with value (or value_base64, for bytes), key, headers, routing_key, id and
+    ttl: the lines that read, consume, peek and dead write. When it has said how many were
     published, they are as durable as the queue's flush mode promises.
 
     \b
@@ -165,7 +165,7 @@ def _check_usage(
     if pattern.delay is not None and pattern.deliver_at is not None:
         raise click.UsageError("--delay and --deliver-at exclude each other")
     is_one = (value not in (None, "-") and count is None) or len(files) == 1
-    if pattern.message_id is not None and not is_one:
+    if pattern.id is not None and not is_one:
         raise click.UsageError("--message-id goes with one message")
     if value is None and not files and count is None and sys.stdin.isatty():
         raise click.UsageError("give a VALUE, or - to type messages, one a line")
@@ -302,7 +302,7 @@ class _Publisher:
             key=line.key,
             routing_key=line.routing_key,
             headers=line.headers,
-            message_id=line.message_id,
+            message_id=line.id,
             ttl=line.ttl,
             wait=False,
             **options,
@@ -346,7 +346,7 @@ class _Publisher:
 def _kind(line: Line, limit: int) -> tuple[str, float | str | None] | None:
     """What messages of one batch share; `None` if it is to be published alone. So is one that is
     too large, so that what is before it is published, and counted."""
-    is_alone = line.message_id is not None or line.delay is not None or line.deliver_at is not None
+    is_alone = line.id is not None or line.delay is not None or line.deliver_at is not None
     if is_alone or (limit and len(line.value or b"") > limit):
         return None
     return line.routing_key, line.ttl

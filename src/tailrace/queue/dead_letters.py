@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from tailrace.kernel import Record
-from tailrace.queue.message import Message, new_record
+from tailrace.queue.message import Message, given_id, new_record
 from tailrace.queue.settings import QueueSettings
 
 __all__ = ["GROUP", "dead_letter", "origin", "queue_of", "revived", "step_id"]
@@ -53,7 +53,7 @@ def dead_letter(message: Message, topic: str, group_id: str, reason: str, wall_m
         topic,
         key=message.key,
         headers=[*kept, *told],
-        message_id=message.id,
+        message_id=given_id(message.record),
         state="dlq",
     )
 
@@ -75,6 +75,6 @@ def revived(message: Message) -> Record:
         headers.get(_TOPIC, b"").decode("utf-8", "surrogateescape"),
         key=message.key,
         headers=kept,
-        message_id=message.id,
+        message_id=given_id(message.record),
         for_group=origin(message)[1],
     )

@@ -27,6 +27,7 @@ __all__ = [
     "check_headers",
     "describe",
     "expires_at",
+    "given_id",
     "meant_for",
     "new_record",
     "routing_key_of",
@@ -54,12 +55,13 @@ def new_record(
     state: str = "queued",
     for_group: str | None = None,
 ) -> Record:
-    """The record of a message that is published."""
-    pairs: list[tuple[str, Any]] = [
-        (TOPIC, topic),
-        (ID, str(next(_numbers)) if message_id is None else message_id),
-        (STATE, state),
-    ]
+    """The record of a message that is published. A number of ours is behind the state: see
+    `given_id`."""
+    pairs: list[tuple[str, Any]] = [(TOPIC, topic), (STATE, state)]
+    if message_id is None:
+        pairs.append((ID, str(next(_numbers))))
+    else:
+        pairs.insert(1, (ID, message_id))
     if expires_at is not None:
         pairs.append((EXPIRES, str(expires_at)))
     if for_group is not None:
@@ -94,6 +96,14 @@ def expires_at(record: Record) -> int | None:
     """When it expires, in milliseconds; `None` if never, or if that is not a number."""
     raw = find_header(record, RAW_EXPIRES)
     return int(raw) if raw is not None and raw.isdigit() else None
+
+
+def given_id(record: Record) -> str | None:
+    """The id that its publisher gave it; `None` if it has only a number, which others have, too."""
+    names = [name for name, _ in record.headers.pairs if name in (ID, STATE)]
+    raw = record.headers.get(ID, b"")
+    is_number = raw.isdigit() and names[:2] == [STATE, ID]
+    return None if is_number or not raw else raw.decode("utf-8", "surrogateescape")
 
 
 def meant_for(record: Record) -> str | None:
