@@ -25,8 +25,10 @@ from tailrace.testing import (
     Crash,
     Fail,
     FaultyStorePlace,
+    LoseDirty,
     Machine,
     ManualClock,
+    ShortWrite,
     SimulatedCrash,
     StorePlace,
 )
@@ -242,6 +244,26 @@ def test_a_failed_fsync(faults: FaultyStorePlace, jobs: Queue, seed: int) -> Non
     assert found in ([b"0"], [b"0", b"1"])
 
 
+def test_an_error_as_an_exception(faults: FaultyStorePlace, jobs: Queue) -> None:
+    faults.fail_next("write", OSError(errno.ENOSPC, "no space"), path="*.seg")
+    assert publish(jobs, 2) == [False, True]
+    faults.fail_next("fsync", OSError(errno.EIO, "io"))
+    with pytest.raises(OutcomeUnknown):
+        jobs.publish(b"1")
+    with pytest.raises(tailrace.TailraceError):  # as if it had been said by its name
+        jobs.publish(b"2")
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), OSError, None, 1.5, True, Crash])
+def test_what_is_no_error_is_refused(faults: FaultyStorePlace, jobs: Queue, error: Any) -> None:
+    """What never fails would make a test pass that tests nothing."""
+    with pytest.raises(TypeError, match="expected an error such as 'EIO'"):
+        faults.fail_next("fsync", error)
+    with pytest.raises(TypeError, match="expected an error such as 'EIO'"):
+        faults.fail_every(1, "fsync", error)
+    assert publish(jobs, 1) == [True]
+
+
 def test_faults_of_other_kinds(faults: FaultyStorePlace, jobs: Queue) -> None:
     faults.fail_next("sync", Fail(errno.EIO))  # which may be tried again, as on no Linux
     with pytest.raises(OutcomeUnknown):
@@ -274,6 +296,9 @@ def test_what_died_need_not_be_tidied_up(clock: ManualClock) -> None:
         ((["write", "scribble"],), "'scribble' is not an operation"),
         (("write", "EWRONG"), "'EWRONG' is not an error of the system"),
         (("write", -1), "-1 is not an error"),
+        (("write", OSError("why")), r"OSError\('why'\) is not an error of the system"),
+        (("fsync", ShortWrite()), "no fsync is one for a ShortWrite, only pwrite is"),
+        (("write", LoseDirty()), "no write is one for a LoseDirty, only sync is"),
     ],
 )
 def test_wrong_wishes_are_refused(

@@ -28,12 +28,14 @@ from tailrace.testing.disk import SimulatedDisk
 from tailrace.testing.faults import (
     OPERATIONS,
     Call,
+    Crash,
     Fail,
     Fault,
     FaultyFileSystem,
     LoseDirty,
     Operation,
     Plan,
+    ShortWrite,
 )
 from tailrace.testing.timekeeping import bury, deliver, keeping_time, living_stores
 
@@ -141,7 +143,7 @@ class FaultyStorePlace(StorePlace):
     def fail_next(
         self,
         operation: str | Sequence[str],
-        error: str | int | Fault = "EIO",
+        error: str | int | OSError | Fault = "EIO",
         *,
         skip: int = 0,
         times: int | None = 1,
@@ -151,9 +153,9 @@ class FaultyStorePlace(StorePlace):
         (`None`: from then on).
 
         A kind is "write", "fsync", "read", "any", one of `OPERATIONS`, or several of them. The
-        error is the name or number of one of the system's, or a `Fault`, such as `Crash()`. `path`
-        is a pattern for the files that count, such as `"*.seg"`: segments are what messages are
-        in.
+        error is the name or number of one of the system's, an `OSError` with such a number, or a
+        `Fault`, such as `Crash()`. `path` is a pattern for the files that count, such as `"*.seg"`:
+        segments are what messages are in.
         """
         if skip < 0 or (times is not None and times < 1):
             raise ValueError(f"skip and times are numbers of calls, not {skip!r} and {times!r}")
@@ -164,7 +166,7 @@ class FaultyStorePlace(StorePlace):
         self,
         nth: int,
         operation: str | Sequence[str],
-        error: str | int | Fault = "EIO",
+        error: str | int | OSError | Fault = "EIO",
         *,
         path: str = "*",
     ) -> None:
@@ -185,18 +187,19 @@ class FaultyStorePlace(StorePlace):
     def _add(
         self,
         operation: str | Sequence[str],
-        error: str | int | Fault,
+        error: str | int | OSError | Fault,
         path: str,
         is_meant: Callable[[int], bool],
     ) -> None:
         operations = _operations(operation)
         fault: Fault
         sync_fault: Fault
-        if isinstance(error, str | int):
+        if isinstance(error, Fail | Crash | ShortWrite | LoseDirty):
+            _check_fault(error, operation, operations)
+            fault = sync_fault = error
+        else:
             number = _error_number(error)
             fault, sync_fault = Fail(number), LoseDirty(number)  # as Linux fails them
-        else:
-            fault = sync_fault = error
         numbers = itertools.count()  # its next is one step, whatever other threads do
 
         def plan(call: Call) -> Fault | None:
@@ -290,9 +293,30 @@ def _operations(given: str | Sequence[str]) -> frozenset[Operation]:
     return frozenset(operation for word in words for operation in _WORDS[word])
 
 
-def _error_number(given: str | int) -> int:
-    number: int = getattr(errno, given, 0) if isinstance(given, str) else given
-    if number not in errno.errorcode:
+def _check_fault(
+    fault: Fault, given: str | Sequence[str], operations: frozenset[Operation]
+) -> None:
+    """Refuse what would never happen, so that no test passes because nothing fails."""
+    only: Operation | None = None
+    if isinstance(fault, ShortWrite | LoseDirty):
+        only = "pwrite" if isinstance(fault, ShortWrite) else "sync"
+    if only is not None and only not in operations:
+        words = given if isinstance(given, str) else ", ".join(given)
+        raise ValueError(f"no {words} is one for a {type(fault).__name__}, only {only} is")
+
+
+def _error_number(given: object) -> int:
+    number: object = given
+    if isinstance(given, str):
+        number = getattr(errno, given, 0)
+    elif isinstance(given, OSError):
+        number = given.errno
+    elif not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(
+            "expected an error such as 'EIO', errno.EIO, OSError(errno.EIO, '…') or a fault such "
+            f"as Crash(), got {given!r}"
+        )
+    if not isinstance(number, int) or number not in errno.errorcode:
         raise ValueError(f"{given!r} is not an error of the system; name one, such as 'ENOSPC'")
     return number
 
