@@ -18,6 +18,7 @@ import pytest
 
 import tailrace
 from tailrace.cli import main
+from tailrace.queue.delays import Delayed
 from tests.cli.conftest import Shell
 
 
@@ -30,11 +31,13 @@ class Case(NamedTuple):
 
 
 # On a store that has the queue `q`, with five messages of which the group `w` has settled one, one
-# is a dead letter, and one was handed out; a stream `s`; a log in `log`; and a backup of it all.
+# is a dead letter, and one was handed out; a stream `s`, for which a message is delayed, under the
+# id that is in the file `delay_id`; a log in `log`; and a backup of it all.
 RIGHT = {
     "backup": Case("backup copied", "copied"),
     "bench log": Case("bench log --seconds 0.05 --json", '"flush": "sync"'),
     "bench wake": Case("bench wake --count 3 --json", '"count": 3'),
+    "cancel": Case("cancel s DELAY_ID", "s: 1 message cancelled"),
     "completion": Case("completion bash", "_TAILRACE_COMPLETE"),
     "config check": Case("config check tailrace.yaml", ""),
     "config schema": Case("config schema", '"$schema"'),
@@ -42,6 +45,7 @@ RIGHT = {
     "consume": Case("consume q --group other --wait 0 --values", "a\nb\nc\nd\ne\n"),
     "create": Case("create jobs --type stream", "jobs"),
     "dead": Case("dead q", "unreadable"),
+    "delayed": Case("delayed s", "value 'later'"),
     "delete": Case("delete q --yes", "q"),
     "dump": Case("dump data/queue/config/queues.json", "q"),
     "groups delete": Case("groups delete q w --yes", "w"),
@@ -66,6 +70,7 @@ WRONG = {
     "backup": Case("backup kept", "kept"),
     "bench log": Case("bench log --size none", "none"),
     "bench wake": Case("bench wake --count 0", "0"),
+    "cancel": Case("cancel missing 0-0-00000000", "missing"),
     "completion": Case("completion tcsh", "tcsh"),
     "config check": Case("config check missing.yaml", "missing.yaml"),
     "config schema": Case("config schema more", "more"),
@@ -73,6 +78,7 @@ WRONG = {
     "consume": Case("consume missing --group w --wait 0", "missing"),
     "create": Case("create q --type stream", "q"),
     "dead": Case("dead missing", "missing"),
+    "delayed": Case("delayed missing", "missing"),
     "delete": Case("delete missing --yes", "missing"),
     "dump": Case("dump data/missing", "missing"),
     "groups delete": Case("groups delete q missing --yes", "missing"),
@@ -122,6 +128,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         consumer.receive(1)
         stream.publish(b"x")
         stream.consumer("readers").close()
+        delayed = stream.publish(b"later", delay="100d")
+        assert isinstance(delayed, Delayed)
+        (folder / "delay_id").write_text(delayed.delay_id)
         store.backup(folder / "kept")
     with tailrace.Log(folder / "log") as log:
         log.append([b"1", b"2"]).wait()
@@ -138,8 +147,9 @@ def place(made: Path, tmp_path: Path) -> Shell:
 
 
 def run(place: Shell, case: Case) -> subprocess.CompletedProcess[str]:
+    line = case.line.replace("DELAY_ID", (place.folder / "delay_id").read_text())
     return subprocess.run(
-        [sys.executable, "-m", "tailrace", *case.line.split()],
+        [sys.executable, "-m", "tailrace", *line.split()],
         cwd=place.folder,
         env=place.environment,
         input=case.stdin,

@@ -243,6 +243,8 @@ def test_json_from_a_file(shell: Shell, queue: str) -> None:
         ('{"value": "x", "ttl": "soon"}', "not a duration"),
         ('{"value": "x", "routing_key": "a/#"}', "#"),
         ('{"value": "x", "expires_at": "now"}', "'expires_at' is a number of milliseconds"),
+        ('{"value": "x", "deliver_at": 2020}', "'deliver_at': 2020 milliseconds since 1970 are"),
+        ('{"value": "x", "deliver_at": 999999999999999}', "not before the year 10000"),
     ],
 )
 def test_a_wrong_line(line: str, message: str, shell: Shell, queue: str) -> None:
@@ -284,6 +286,14 @@ def test_a_message_that_is_too_large(shell: Shell) -> None:
         (["x", "--ttl", "soon"], "is not a duration"),
         (["x", "--delay", "1s", "--deliver-at", "2030-01-01"], "exclude each other"),
         (["x", "--deliver-at", "soon"], "is neither a time"),
+        (
+            ["x", "--deliver-at", "2020"],
+            "2020 milliseconds since 1970 are 1970-01-01T00:00:02.020Z",
+        ),
+        (["x", "--deliver-at", "1800000000"], "are 1970-01-21T20:00:00.000Z, which is long over"),
+        (["x", "--deliver-at", "-5"], "which is long over"),
+        (["x", "--deliver-at", "9" * 15], "not before the year 10000"),
+        (["x", "--delay", "999999999d"], "not before the year 10000"),
         (["--file", "nothing"], "does not exist"),
     ],
 )
@@ -373,10 +383,20 @@ def test_a_delay(shell: Shell, queue: str) -> None:
     )
     [report] = shell.items("publish", queue, stdin=given)
     assert (report["count"], report["first_offset"], report["last_offset"]) == (3, 0, 0)
-    assert report["delay_id"]
+    assert len(set(report["delay_ids"])) == 2
     assert values(shell) == [b"3"]
     [found] = shell.items("stats", queue)
     assert found["queues"][0]["delayed"] == 3
+
+
+def test_several_delays(shell: Shell, queue: str) -> None:
+    """All ids for programs, the first and the last for people."""
+    [report] = shell.items("publish", queue, "x", "--count", "3", "--delay", "1h")
+    items = shell.items("delayed", queue)
+    assert report["delay_ids"] == [item["delay_id"] for item in items]
+    said = shell.ok("publish", queue, "y", "--count", "5", "--delay", "2h")
+    ids = [item["delay_id"] for item in shell.items("delayed", queue)][3:]
+    assert said == (f"published 5 messages to q, 5 to come later: delay ids {ids[0]} … {ids[-1]}\n")
 
 
 def test_what_is_due_comes(shell: Shell, queue: str) -> None:

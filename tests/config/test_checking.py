@@ -78,6 +78,14 @@ MESSAGES = [
     ("queue_manager: {auto_commit_interval: 0}", "1: queue_manager.auto_commit_interval: 0 is no "),
     ("storage: {disk: {max_used_ratio: 85}}", "1: storage.disk.max_used_ratio: expected a ratio "),
     ("storage: {disk: {refuse_ratio: .nan}}", "1: storage.disk.refuse_ratio: expected a ratio "),
+    (
+        "storage:\n  disk:\n    max_used_ratio: 0.95\n    refuse_ratio: 0.5",
+        "4: storage.disk.refuse_ratio: 0.5 is below disk.max_used_ratio, 0.95: publishing would",
+    ),
+    (
+        "storage: {disk: {max_used_ratio: 0.95}}",
+        "1: storage.disk.max_used_ratio: disk.refuse_ratio: 0.9 is below disk.max_used_ratio, 0.95",
+    ),
     ("storage: {disk: {delete_when: noon}}", "1: storage.disk.delete_when: expected 'always', "),
     # one key and another
     (

@@ -72,6 +72,8 @@ def care(store: Store) -> Caretaker:
         ({"max_used_ratio": 0}, "max_used_ratio: expected a ratio"),
         ({"refuse_ratio": 1.1}, "refuse_ratio: expected a ratio"),
         ({"refuse_ratio": True}, "refuse_ratio"),
+        ({"refuse_ratio": 0.5, "max_used_ratio": 0.95}, "0.5 is below disk.max_used_ratio, 0.95"),
+        ({"max_used_ratio": 0.95}, "refuse_ratio: 0.9 is below disk.max_used_ratio, 0.95"),
         ({"delete_when": "25"}, "delete_when: expected 'always'"),
         ({"delete_when": "4,16"}, "delete_when"),
         ({"force": "yes"}, "force: expected true or false"),

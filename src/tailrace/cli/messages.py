@@ -1,8 +1,8 @@
 """Messages as JSON lines, and as lines for people.
 
-The same line goes both ways: what `read`, `consume`, `peek` and `dead` write with `--json`,
-`publish --json` takes. Bytes that are not clean text are in a key with `_base64` behind its name;
-the lines of a bare log, where they are an object `{"base64": …}`, are taken as well.
+The same line goes both ways: what `read`, `consume`, `peek`, `dead` and `delayed` write with
+`--json`, `publish --json` takes. Bytes that are not clean text are in a key with `_base64` behind
+its name; the lines of a bare log, where they are an object `{"base64": …}`, are taken as well.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.cli.dump_text import describe_record
 from tailrace.cli.output import as_json
+from tailrace.cli.times import describe_early
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
+    from tailrace.kernel import Headers
+    from tailrace.queue.delays import Scheduled
     from tailrace.queue.message import Message
 
-__all__ = ["Line", "describe_message", "message_item", "parse_message"]
+__all__ = ["Line", "describe_message", "message_item", "parse_message", "scheduled_item"]
 
 
 # --- out ------------------------------------------------------------------------------------
 
 
 def message_item(message: Message, **more: object) -> dict[str, object]:
-    """A message in JSON. Headers are pairs, since names may repeat. `id` is what its publisher
-    called it, and not there if it has no name."""
+    """A message in JSON. `id` is what its publisher called it, and not there if it has no name."""
     from tailrace.queue.message import given_id
 
     item: dict[str, object] = {
@@ -37,10 +39,7 @@ def message_item(message: Message, **more: object) -> dict[str, object]:
         "timestamp": message.timestamp,
         **_bytes("key", message.key),
         **_bytes("value", message.value),
-        "headers": [
-            [as_json(name.encode("utf-8", "surrogateescape")), as_json(value)]
-            for name, value in message.headers.items()
-        ],
+        "headers": _pairs(message.headers),
         "topic": message.topic,
         "routing_key": message.routing_key,
         "message_id": message.message_id,
@@ -51,6 +50,31 @@ def message_item(message: Message, **more: object) -> dict[str, object]:
     if message.expires_at is not None:
         item["expires_at"] = message.expires_at
     return item | more
+
+
+def scheduled_item(queue: str, scheduled: Scheduled) -> dict[str, object]:
+    """A message in JSON that is to be delivered later."""
+    from tailrace.queue.message import routing_key_of
+
+    return {
+        "type": "delayed",
+        "queue": queue,
+        "delay_id": scheduled.delay_id,
+        "deliver_at": scheduled.deliver_at,
+        **_bytes("key", scheduled.key),
+        **_bytes("value", scheduled.value),
+        "headers": _pairs(scheduled.headers),
+        "topic": scheduled.topic,
+        "routing_key": routing_key_of(queue, scheduled.topic),
+    }
+
+
+def _pairs(headers: Headers) -> list[list[object]]:
+    """Pairs, since names may repeat."""
+    return [
+        [as_json(name.encode("utf-8", "surrogateescape")), as_json(value)]
+        for name, value in headers.items()
+    ]
 
 
 def _bytes(name: str, value: bytes | None) -> dict[str, object]:
@@ -66,10 +90,7 @@ def describe_message(message: Message) -> str:
             "timestamp": message.timestamp,
             "key": as_json(message.key),
             "value": as_json(message.value),
-            "headers": [
-                [as_json(name.encode("utf-8", "surrogateescape")), as_json(value)]
-                for name, value in message.headers.items()
-            ],
+            "headers": _pairs(message.headers),
         }
     )
     if message.routing_key:
@@ -118,6 +139,7 @@ _TOLD = (
     "timestamp",
     "topic",
     "message_id",
+    "delay_id",
     "group",
     "delivery_count",
     "last_error",
@@ -148,7 +170,7 @@ def parse_message(text: bytes | str, now_ms: int) -> Line:
         _take_text(item, "id"),
         _take_ttl(item, now_ms),
         _take_duration(item, "delay"),
-        _take_milliseconds(item, "deliver_at"),
+        _take_moment(item, "deliver_at"),
     )
 
 
@@ -221,6 +243,14 @@ def _take_milliseconds(item: dict[str, Any], name: str) -> int | None:
     value = item.get(name)
     if value is not None and type(value) is not int:
         raise TailraceError(f"{name!r} is a number of milliseconds since 1970")
+    return value
+
+
+def _take_moment(item: dict[str, Any], name: str) -> int | None:
+    """A time that is to come, or may be."""
+    value = _take_milliseconds(item, name)
+    if value is not None and (wrong := describe_early(value)):
+        raise TailraceError(f"{name!r}: {wrong}")
     return value
 
 

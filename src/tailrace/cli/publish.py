@@ -15,7 +15,7 @@ import click
 from tailrace.cli.messages import Line, parse_message
 from tailrace.cli.output import print_json, progress_bar
 from tailrace.cli.stores import StorePlace, open_queue, queue_argument, store_options
-from tailrace.cli.times import parse_seconds, parse_time
+from tailrace.cli.times import parse_moment, parse_seconds
 from tailrace.errors import TailraceError
 from tailrace.log.offline.words import counted
 from tailrace.units import parse_size
@@ -73,7 +73,9 @@ def _parse_headers(
 @click.option(
     "--delay", callback=parse_seconds, metavar="DURATION", help="Deliver it so much later."
 )
-@click.option("--deliver-at", callback=parse_time, metavar="TIME", help="Deliver it at this time.")
+@click.option(
+    "--deliver-at", callback=parse_moment, metavar="TIME", help="Deliver it at this time."
+)
 @click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="Publish so many, as a load."
 )
@@ -105,7 +107,7 @@ def publish(
 
     VALUE is a message. Without it, or with -, each line of standard input is one. With --json each
     line is an object with value (or value_base64, for bytes), key, headers, routing_key, id and
-    ttl: the lines that read, consume, peek and dead write. When it has said how many were
+    ttl: the lines that read, consume, peek, dead and delayed write. When it has said how many were
     published, they are as durable as the queue's flush mode promises.
 
     \b
@@ -128,7 +130,7 @@ def publish(
     _check_usage(pattern, value, files, count, size, in_json)
     portions, total = _portions(pattern, value, files, count, size, in_json)
     with open_queue(store, queue) as (_, opened), progress_bar("publish") as progress:
-        publisher = _Publisher(opened)
+        publisher = _Publisher(opened, keep_ids=in_json)
         done = 0
         try:
             for lines, taken in portions:
@@ -265,13 +267,15 @@ def _size_of(source: IO[bytes]) -> int | None:
 class _Publisher:
     """Publishes in portions, and knows what it has published."""
 
-    def __init__(self, queue: Queue | Stream) -> None:
+    def __init__(self, queue: Queue | Stream, *, keep_ids: bool) -> None:
         self._queue = queue
+        self._keep_ids = keep_ids  # those between the first and the last, too
         self._began = time.monotonic()
         self.count = 0
         self._first: int | None = None
         self._last: int | None = None
-        self._delay_id: str | None = None
+        self._delayed = 0
+        self._delay_ids: list[str] = []
 
     def put(self, lines: list[Line]) -> None:
         """When this returns they are durable, as the queue promises. Those that have the same
@@ -297,19 +301,25 @@ class _Publisher:
     def _put_one(self, line: Line) -> Any:
         options: dict[str, Any] = {"delay": line.delay, "deliver_at": line.deliver_at}
         options = {name: value for name, value in options.items() if value is not None}
-        receipt: Any = self._queue.publish(
-            line.value,
-            key=line.key,
-            routing_key=line.routing_key,
-            headers=line.headers,
-            message_id=line.id,
-            ttl=line.ttl,
-            wait=False,
-            **options,
-        )
+        try:
+            receipt: Any = self._queue.publish(
+                line.value,
+                key=line.key,
+                routing_key=line.routing_key,
+                headers=line.headers,
+                message_id=line.id,
+                ttl=line.ttl,
+                wait=False,
+                **options,
+            )
+        except ValueError as error:  # a time that no calendar has
+            raise TailraceError(str(error)) from None
         if options:
             self.count += 1
-            self._delay_id = receipt.delay_id
+            self._delayed += 1
+            if not self._keep_ids:
+                del self._delay_ids[1:]
+            self._delay_ids.append(receipt.delay_id)
         else:
             self._note(receipt.offset, receipt.end_offset, 1)
         return receipt
@@ -328,16 +338,20 @@ class _Publisher:
             "last_offset": self._last,
             "seconds": round(time.monotonic() - self._began, 6),
         }
-        return report if self._delay_id is None else {**report, "delay_id": self._delay_id}
+        return {**report, "delay_ids": self._delay_ids} if self._delayed else report
 
     def describe(self) -> str:
         seconds = time.monotonic() - self._began
         text = f"published {counted(self.count, 'message')} to {self._queue.name}"
         if self._first is not None and self._last is not None:
+            is_one = self.count - self._delayed == 1
             one = f", offset {self._first}"
-            text += one if self.count == 1 else f", offsets {self._first} to {self._last}"
-        if self._delay_id is not None:
-            text += f", delay id {self._delay_id}" if self.count == 1 else ", to come later"
+            text += one if is_one else f", offsets {self._first} to {self._last}"
+        if self._delayed == 1:
+            text += f", delay id {self._delay_ids[0]}"
+        elif self._delayed:
+            first, last = self._delay_ids[0], self._delay_ids[-1]
+            text += f", {self._delayed} to come later: delay ids {first} … {last}"
         if self.count >= _MANY:
             text += f"; {self.count / max(seconds, 1e-6):,.0f} a second"
         return text

@@ -35,6 +35,7 @@ __all__ = [
     "look_at_store",
     "open_queue",
     "open_store",
+    "place_in",
     "queue_argument",
     "store_option",
     "store_options",
@@ -196,7 +197,8 @@ def confirm(question: str, *, yes: bool) -> bool:
 # --- names ----------------------------------------------------------------------------------
 
 
-def _place_in(ctx: click.Context) -> StorePlace:
+def place_in(ctx: click.Context) -> StorePlace:
+    """The store that is meant, for a shell that completes."""
     return StorePlace(ctx.params.get("store"), ctx.params.get("config"))
 
 
@@ -206,7 +208,7 @@ def complete_queue(
     """The queues whose names begin like this, for a shell."""
     with (
         contextlib.suppress(TailraceError, OSError),
-        look_at_store(_place_in(ctx)) as look,
+        look_at_store(place_in(ctx)) as look,
     ):
         return [name for name in sorted(look.queues()) if name.startswith(incomplete)]
     return []
@@ -219,7 +221,7 @@ def complete_group(
     named = ctx.params.get("queue")
     with (
         contextlib.suppress(TailraceError, OSError),
-        look_at_store(_place_in(ctx)) as look,
+        look_at_store(place_in(ctx)) as look,
     ):
         queues = look.queues() if named is None else {named}.intersection(look.queues())
         found = {group_id for queue in queues for group_id in look.group_ids(queue)}

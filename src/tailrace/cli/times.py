@@ -8,7 +8,9 @@ import click
 
 from tailrace.errors import ConfigError
 
-__all__ = ["parse_seconds", "parse_time"]
+__all__ = ["describe_early", "parse_moment", "parse_seconds", "parse_time"]
+
+_EARLIEST_MS = 10**11  # in 1973. Before it is a year, a date, or seconds, taken for milliseconds
 
 
 def parse_time(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -26,6 +28,28 @@ def parse_time(_: click.Context, parameter: click.Parameter, text: str | None) -
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def parse_moment(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> int | None:
+    """The same for a time that is to come, or may be."""
+    moment = parse_time(context, parameter, text)
+    if moment is not None and (wrong := describe_early(moment)):
+        raise click.BadParameter(wrong)
+    return moment
+
+
+def describe_early(milliseconds: int) -> str | None:
+    """What is wrong with a time that nobody can mean."""
+    if milliseconds >= _EARLIEST_MS:
+        return None
+    from tailrace.cli.output import as_time
+
+    return (
+        f"{milliseconds} milliseconds since 1970 are {as_time(milliseconds)}, which is long over; "
+        "write a time such as 2026-01-31T09:26:53Z, or count in milliseconds"
+    )
 
 
 def parse_seconds(_: click.Context, parameter: click.Parameter, text: str | None) -> float | None:

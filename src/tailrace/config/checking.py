@@ -26,6 +26,7 @@ _BAD: Final = object()  # what has been complained about
 _OWN: Final = "x-"  # keys at the top that are not ours
 _NOT_OPTIONS: Final = ("name", "type", "replication")
 _PLACES: Final = ("path", "badger_dir")
+_NO_RATIOS: Final = {"max_used_ratio": 1e-9, "refuse_ratio": 1.0}  # any other goes with one of them
 
 
 @dataclass(slots=True)
@@ -183,12 +184,20 @@ class _Rules:
             )
 
     def _disk(self, given: Mapping[str, Any]) -> None:
-        for key, value in given.items():
-            try:
-                DiskSettings.parse({key: value})
-            except ConfigError as error:
-                said = str(error).removeprefix(f"disk.{key}: ")
-                self._findings.complain(f"storage.disk.{key}", said)
+        singly = [(key, {**_NO_RATIOS, key: value}) for key, value in given.items()]
+        before = len(self._findings.problems)
+        for key, options in singly:
+            self._try_disk(key, options)
+        if len(self._findings.problems) == before:  # else what is wrong together is not known
+            self._try_disk("refuse_ratio", given)
+
+    def _try_disk(self, key: str, options: Mapping[str, Any]) -> None:
+        try:
+            DiskSettings.parse(options)
+        except ConfigError as error:
+            place = key if key in self._plain["storage"]["disk"] else "max_used_ratio"
+            said = str(error).removeprefix(f"disk.{place}: ")
+            self._findings.complain(f"storage.disk.{place}", said)
 
     def _names(self, section: str) -> None:
         seen: dict[str, str] = {}

@@ -67,7 +67,13 @@ class DiskSettings:
         if "delete_when" in new:
             new["delete_when"] = str(new["delete_when"]).strip()
             _hours(new["delete_when"])
-        return cls(**new)
+        settings = cls(**new)
+        if settings.refuse_ratio < settings.max_used_ratio:
+            raise ConfigError(
+                f"disk.refuse_ratio: {settings.refuse_ratio} is below disk.max_used_ratio, "
+                f"{settings.max_used_ratio}: publishing would be refused before anything is deleted"
+            )
+        return settings
 
     def may_delete(self, wall_ms: int) -> bool:
         """Is it the time for retention, if the disk is not too full?"""
