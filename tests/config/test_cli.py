@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tailrace import open as open_store
+from tailrace.queue.settings import LOG_OPTIONS
 from tests.cli.conftest import Run, lines, run, tailrace
 from tests.config.support import EVERYTHING, SMALL, write
 
@@ -96,6 +100,118 @@ def test_show_without_a_file(run: Run) -> None:
     result = run("config", "show", "--json")
     assert result.exit_code == 0
     assert {value["origin"] for value in lines(result)} == {"default"}
+
+
+def shown(run: Run, *arguments: object) -> dict[str, tuple[object, str]]:
+    result = run("config", "show", *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return {item["key"]: (item["value"], item["origin"]) for item in lines(result)}
+
+
+def test_what_the_store_has_counts(here: Path, run: Run) -> None:
+    """`storage` and defaults are for queues that are made; what the file says of one is not."""
+    options: dict[str, Any] = {
+        "flush": "sync",
+        "visibility_timeout": "90s",
+        "segment_bytes": "3MiB",
+        "segment_age": "36h",
+        "index_interval": 5000,
+        "retry": {"max_retries": "unlimited"},
+        "retention": {"max_age": "7d"},
+        "topics": ["a/#"],
+        "primary_group": "main",
+    }
+    with open_store("data") as store:
+        store.queue("a", **options)
+        store.queue("brief", ephemeral=True)
+    write(
+        here,
+        "storage: {flush: async, compression: zstd, flush_interval: 9s, segment_bytes: 1MiB}\n"
+        "queues:\n"
+        "  - name: a\n"
+        "    limits: {max_depth: 7}\n"
+        "  - name: brief\n"
+        "    ephemeral: true\n"
+        "  - name: new\n",
+    )
+    found = shown(run)
+    assert found["storage.flush"] == ("async", "tailrace.yaml:1")
+    expected = {
+        "flush": ("sync", "store"),
+        "compression": ("s2", "store"),
+        "limits.max_depth": (7, "tailrace.yaml:4"),
+        "limits.max_message_size": ("10MiB", "store"),
+        "visibility_timeout": ("90s", "store"),
+        "segment_bytes": ("3MiB", "store"),
+        "segment_age": ("36h", "store"),
+        "index_interval": (5000, "store"),
+        "flush_interval": ("1s", "default"),  # nobody gave it when the queue was made
+        "retry.max_retries": ("unlimited", "store"),
+        "retry.multiplier": (2.0, "store"),
+        "retention.max_age": ("7d", "store"),
+        "retention.max_length_bytes": (0, "store"),
+        "topics": (["a/#"], "store"),
+        "primary_group": ("main", "store"),
+        "type": ("classic", "store"),
+        "replication.enabled": (False, "default"),
+    }
+    assert {key: found[f"queues[0].{key}"] for key in expected} == expected
+    assert found["queues[1].flush"] == ("none", "store")
+    assert found["queues[2].flush"] == ("async", "tailrace.yaml:1")
+    assert found["queues[2].compression"] == ("zstd", "tailrace.yaml:1")
+    again = write(here, run("config", "show").stdout, "again.yaml")
+    both = []
+    for file in (here / "tailrace.yaml", again):  # what is shown says the same
+        with open_store("data", config=file) as store:
+            settings = [store.get(name).settings for name in ("a", "new")]
+        both.append([replace(each, log_options=()) for each in settings])
+    assert both[0] == both[1]
+    assert [each.compression for each in both[0]] == ["s2", "zstd"]
+
+
+def test_every_setting_has_a_key(here: Path, run: Run) -> None:
+    """Of a queue that is there nothing comes from the file that does not say it."""
+    with open_store("data", index_interval=4096) as store:
+        store.queue("a")
+    write(here, "queues: [{name: a}]\n")
+    found = shown(run)
+    mine = {key: origin for key, (_, origin) in found.items() if key.startswith("queues[0].")}
+    not_stored = {key.partition(".")[2] for key, origin in mine.items() if origin == "default"}
+    assert not_stored == {"replication.enabled", *LOG_OPTIONS} - {"index_interval"}
+    assert set(mine.values()) == {"store", "default", "tailrace.yaml:1"}
+
+
+def test_where_the_store_is(here: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(here, "storage: {path: data}\n", "tailrace.yaml")
+    assert shown(run)["storage.path"] == ("data", "tailrace.yaml:1")
+    (here / "there" / "data").mkdir(parents=True)
+    write(here / "there" / "data", "queues: [{name: a}]\n")
+    given = ("there/data", "--store")
+    assert shown(run, "--store", "there/data")["storage.path"] == given
+    assert shown(run, path, "--store", "there/data")["storage.path"] == given
+    monkeypatch.setenv("TAILRACE_STORE", "there/data")
+    assert shown(run)["storage.path"] == ("there/data", "TAILRACE_STORE")
+    # As with every command, a file that is named tells where the store is.
+    assert shown(run, path)["storage.path"] == ("data", f"{path}:1")
+    monkeypatch.delenv("TAILRACE_STORE")
+    monkeypatch.chdir(here / "there")
+    assert shown(run)["storage.path"] == ("data", "default")  # it is the file in the store itself
+
+
+def test_the_file_as_everywhere(here: Path) -> None:
+    write(here, SMALL, "conf.yaml")
+    done = tailrace("config", "check", "--config", "conf.yaml")
+    assert (done.returncode, done.stdout) == (0, "conf.yaml: no problem; 1 queue\n")
+    done = tailrace("config", "show", "--config", "conf.yaml")
+    assert (done.returncode, done.stdout) == (0, tailrace("config", "show", "conf.yaml").stdout)
+    for command in ("check", "show"):
+        done = tailrace("config", command, "conf.yaml", "--config", "conf.yaml")
+        assert done.returncode == 2
+        assert "FILE and --config exclude each other" in done.stderr
+
+
+def test_enough_free_is_shown(run: Run) -> None:
+    assert shown(run)["storage.disk.enough_free"] == ("10GiB", "default")
 
 
 def test_show_a_wrong_file(here: Path) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tailrace.cli.output import print_json
-from tailrace.cli.stores import StorePlace, store_option
+from tailrace.cli.places import find_store
+from tailrace.cli.stores import ENVIRONMENT, StorePlace, look_at_store, store_options
 from tailrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tailrace.config.model import Config, Value
+    from tailrace.queue.settings import QueueSettings
 
 __all__ = ["config"]
 
@@ -29,10 +35,10 @@ def config() -> None:
 
 @config.command()
 @_file
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
 @click.pass_context
-def check(context: click.Context, file: str | None, store: str | None, as_json: bool) -> None:
+def check(context: click.Context, file: str | None, store: StorePlace, as_json: bool) -> None:
     """Check a file, and list every problem with its line and key.
 
     Without FILE it is the one in the store or beside it. The exit code is 0 if the file is good, 1
@@ -47,10 +53,11 @@ def check(context: click.Context, file: str | None, store: str | None, as_json: 
     from tailrace.config.model import check as problems_of
     from tailrace.log.offline.words import counted
 
-    path = file if file is not None else _find(store)
+    store = _with_file(store, file)
+    path = _find(store)
     if path is None:
         raise ConfigError(
-            f"there is no {', '.join(NAMES)} in {StorePlace(store).path} or beside it; name a file"
+            f"there is no {', '.join(NAMES)} in {store.path} or beside it; name a file"
         )
     problems = problems_of(path)
     for problem in problems:
@@ -75,33 +82,37 @@ def check(context: click.Context, file: str | None, store: str | None, as_json: 
 
 @config.command()
 @_file
-@store_option
+@store_options
 @click.option("--origin", is_flag=True, help="Say where each value comes from.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Write one JSON object per value, with its origin."
 )
-def show(file: str | None, store: str | None, origin: bool, as_json: bool) -> None:
+def show(file: str | None, store: StorePlace, origin: bool, as_json: bool) -> None:
     """Show the values that count: those of a file, and the defaults of what it does not say.
 
     It is YAML that says the same when it is loaded. Without FILE it is the one in the store or
-    beside it; if there is none, all are defaults.
+    beside it; if there is none, all are defaults. A queue of the file that is in the store has kept
+    what the file does not say of it: that has the origin `store`.
 
     \b
     Examples:
       tailrace config show --origin
       tailrace config show tailrace.yaml --json | jq 'select(.origin != "default")'
     """
+    from tailrace.config.effective import effective_values
     from tailrace.config.model import Config
     from tailrace.config.show import to_yaml
 
-    path = file if file is not None else _find(store)
+    store = _with_file(store, file)
+    path = _find(store)
     shown = Config.empty() if path is None else Config.load(path)
+    values = effective_values(shown, _queues(store), _place(store, shown))
     if as_json:
-        for value in shown.values():
+        for value in values:
             item: dict[str, Any] = {"key": value.key, "value": value.value, "origin": value.origin}
             print_json({"type": "value", **item})
     else:
-        for line in to_yaml(shown.values(), origins=origin):
+        for line in to_yaml(values, origins=origin):
             click.echo(line)
 
 
@@ -118,12 +129,45 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2))
 
 
-def _find(store: str | None) -> str | None:
-    """The file of a store, as a person would name it, even if it is wrong."""
+def _with_file(store: StorePlace, file: str | None) -> StorePlace:
+    """FILE is what `--config` is for every other command."""
+    if file is not None and store.config_file is not None:
+        raise click.UsageError("FILE and --config exclude each other")
+    return StorePlace(store.store, file if file is not None else store.config_file)
+
+
+def _find(store: StorePlace) -> str | None:
+    """The file that was given, or that of the store, as a person would name it, even if it is
+    wrong."""
     from tailrace.config.model import Config
 
-    path = Config.find_file(StorePlace(store).path)
+    if store.config_file is not None:
+        return store.config_file
+    path = Config.find_file(store.path)
     if path is None:
         return None
     near = os.path.relpath(path)
     return path if near.startswith(os.pardir) else near
+
+
+def _queues(store: StorePlace) -> Mapping[str, QueueSettings]:
+    """Those of the store, if there is one."""
+    if find_store(store.path) is None:
+        return {}
+    with look_at_store(store) as look:
+        return look.queues()
+
+
+def _place(store: StorePlace, shown: Config) -> Value | None:
+    """Where the store is, if it is not where the file says."""
+    from tailrace.config.model import DEFAULT, Value
+
+    key = "storage.path"
+    if store.store:
+        return Value(key, store.store, "--store")
+    if store.config_file:
+        return None
+    if os.environ.get(ENVIRONMENT):
+        return Value(key, store.path, ENVIRONMENT)
+    is_said = os.path.realpath(shown.store_path) == os.path.realpath(store.path)
+    return None if is_said else Value(key, store.path, DEFAULT)

@@ -76,7 +76,7 @@ def _describe(each: Scheduled) -> str:
 
 
 def _complete_id(
-    ctx: click.Context, _: click.Parameter, incomplete: str
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem | str]:
     """The ids of what is next, for a shell."""
     place, queue = place_in(ctx), ctx.params.get("queue")

@@ -130,9 +130,19 @@ class Config:
 
     def origin(self, key: str) -> str:
         """Where the value of a key comes from."""
-        if key in self._findings.lines and self._is_given(key):
+        if key in self._findings.lines and self.is_given(key):
             return f"{self._findings.file}:{self._findings.lines[key]}"
         return DEFAULT
+
+    def is_given(self, key: str) -> bool:
+        """Does the file say it?"""
+        found: Any = self._findings.plain
+        for part in key.replace("]", "").replace("[", ".").split("."):
+            if isinstance(found, list):
+                found = found[int(part)] if int(part) < len(found) else None
+            else:
+                found = found.get(part) if isinstance(found, dict) else None
+        return found is not None
 
     # --- what it does -----------------------------------------------------------------------
 
@@ -158,15 +168,6 @@ class Config:
 
     # --- origins ----------------------------------------------------------------------------
 
-    def _is_given(self, key: str) -> bool:
-        found: Any = self._findings.plain
-        for part in key.replace("]", "").replace("[", ".").split("."):
-            if isinstance(found, list):
-                found = found[int(part)] if int(part) < len(found) else None
-            else:
-                found = found.get(part) if isinstance(found, dict) else None
-        return found is not None
-
     def _values(self, section: Any, above: str, has: Any, name: str | None) -> Iterator[Value]:
         fields = {each.encode_name: each.name for each in msgspec.structs.fields(section)}
         for key in keys_of(section).values():
@@ -184,7 +185,7 @@ class Config:
                 if path == _PLACES[0]:
                     yield self._place()
             elif value is None and key.inherits:
-                yield Value(path, self._inherited(key.inherits), self.origin(key.inherits))
+                yield Value(path, self.value_of(key.inherits), self.origin(key.inherits))
             elif value is None and key.name == "topics":
                 yield Value(path, [default_binding(name or "")], DEFAULT)
             elif value is not None:
@@ -193,12 +194,13 @@ class Config:
     def _place(self) -> Value:
         """The folder of the store, by whichever of its names it is given."""
         place = _place_in(self._findings.plain)
-        given = next(filter(self._is_given, _PLACES), _PLACES[0])
+        given = next(filter(self.is_given, _PLACES), _PLACES[0])
         return Value(
             _PLACES[0], self.file.storage.path if place is None else place, self.origin(given)
         )
 
-    def _inherited(self, key: str) -> Any:
+    def value_of(self, key: str) -> Any:
+        """Of a key of `storage` or `queue_manager`."""
         section, _, name = key.partition(".")
         return getattr(getattr(self.file, section), name)
 
