@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tailrace import Headers, Log, Receipt, Record
+from tailrace.kernel import encode
 from tests.log.conftest import OpenLog
 from tests.log.helpers import T0, offsets, tree, values
 
@@ -166,3 +168,17 @@ def test_a_wrong_timestamp_is_refused(log: Log, timestamp: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="timestamp"):
         log.append_one(b"v", timestamp=timestamp)
     assert log.end_offset == 0
+
+
+def test_a_draft_that_is_too_large(open_log: OpenLog) -> None:
+    """Whoever encodes a batch before may have done so for a log with another limit."""
+    with open_log(max_batch_bytes="1KiB") as log:
+        draft = encode([b"x" * 2000], T0)
+        with pytest.raises(ValueError, match="a batch may hold 1024; split them"):
+            log.append_draft(draft)
+        assert log.end_offset == 0
+
+
+def test_a_log_is_not_pickled(log: Log) -> None:
+    with pytest.raises(TypeError, match="pass its path, and open it in the other process"):
+        pickle.dumps(log)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tailrace import Log, NotWritten
+from tailrace.kernel import crc32c
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.index import OffsetIndex, TimeIndex
 from tailrace.log.options import LogOptions
@@ -353,3 +354,31 @@ def test_readers_look_up_while_entries_come() -> None:
     assert looks[0] == (0, 0)
     assert looks[-1] == (99, 99)
     assert len(looks) == 16
+
+
+def test_a_batch_has_one_entry() -> None:
+    """An append that was interrupted and taken back may have given it one."""
+    index = OffsetIndex(100, 4096)
+    index.add(100, 0)
+    index.add(107, 5000)
+    index.add(107, 5000)
+    assert (len(index), index.last_indexed) == (2, 7)
+
+
+def test_a_sealed_index_of_another_kind(
+    open_log: OpenLog, path: Path, indexed: dict[str, bytes]
+) -> None:
+    """The seal says that it is whole, and it cannot be read all the same: it is made anew."""
+    catalog = Catalog(OsFileSystem(), str(path), LogOptions.parse(**OPTIONS), read_only=False)
+    first = list_segments(OsFileSystem(), str(path)).extents[0]
+    catalog.seals.load({first.base})
+    seal = catalog.seals.get(*first)
+    assert seal is not None
+    file = segment(path, first.base).with_suffix(".idx")
+    strange = b"strange!" + file.read_bytes()[8:]
+    file.write_bytes(strange)
+    catalog.seals.add(seal._replace(idx_crc=crc32c(strange)))
+    catalog.close()
+    with open_log(**OPTIONS) as log:
+        check(log)
+    assert tree(path)[file.name] == indexed[file.name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -241,3 +242,20 @@ def test_a_lookup_reads_no_more_segments_than_it_needs(path: Path) -> None:
         assert log.offset_at(T0 + 2) == 2
         opened = {call.path for call in fs.calls if call.op == "open" and call.path.endswith("seg")}
         assert len(opened) <= 4  # with the last one, to see where the log ends
+
+
+def test_a_segment_that_somebody_removed(path: Path) -> None:
+    """Only what retention has deleted is looked past."""
+    with Log(path, segment_bytes=200, upkeep=False) as log:
+        for n in range(20):
+            log.append([at(T0 + n, b"x" * 50)]).wait()
+    with Log(path, read_only=True) as log:
+        view = log._observer.view()
+        reader = mock.Mock(offset_at=mock.Mock(side_effect=FileNotFoundError("gone")))
+        with (
+            mock.patch.object(log._observer, "reader", reader),
+            mock.patch.object(log._observer, "view", return_value=view),
+            pytest.raises(FileNotFoundError, match="gone"),
+        ):
+            log.offset_at(T0 + 5)
+        assert log.offset_at(T0 + 5) == 5

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.queue.journal import Op, encode_line, parse_line
-from tailrace.queue.ledger import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Ledger
+from tailrace.queue.ledger import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Lease, Ledger
 from tailrace.queue.runs import runs_of
 
 LEASE_MS = 160
@@ -373,3 +373,35 @@ def test_what_is_settled_takes_no_room() -> None:
         ledger.apply({"t": "ack", "r": [number, 1]})
     assert ledger.weight == 0
     assert ledger._timers.size < 5_000
+
+
+def test_a_lease_in_words() -> None:
+    lease = Lease(LEASED, 32_000, "c1", 2, 1, error="no")
+    text = "Lease(leased, until=32000, holder='c1', attempt=2, count=1, error='no')"
+    assert repr(lease) == text
+
+
+def test_who_settles_out_of_order_frees_nobody() -> None:
+    """The first of a key is still with its consumer: those behind it go on waiting."""
+    driver = Driver(by_key=True)
+    claim: Op = {"t": "claim", "c": "c0", "u": driver.until, "h": 1, "f": 0, "x": 3, "r": [0, 1]}
+    driver.apply({**claim, "parked": [1, 2], "keys": [0, 7, 1, 7, 2, 7]})
+    driver.apply({"t": "gone", "r": [1, 1], "lost": 0})
+    assert driver.ledger.pending[0].state == LEASED
+    assert driver.ledger.pending[2].state == PARKED
+    driver.apply({"t": "ack", "r": [0, 1]})
+    assert driver.ledger.pending[2].state == FREE
+
+
+def test_a_group_that_was_further_than_its_queue() -> None:
+    """What was pending behind the end is gone, and leases of before count no more."""
+    driver = Driver()
+    claim: Op = {"t": "claim", "c": "c0", "u": driver.until, "h": 1, "f": 0, "x": 5, "r": [0, 5]}
+    driver.apply(claim)
+    epoch = driver.ledger.epoch
+    driver.apply({"t": "rewind", "x": 3})
+    ledger = driver.ledger
+    assert (ledger.cursor, sorted(ledger.pending), ledger.gone) == (3, [0, 1, 2], 2)
+    assert ledger.epoch == epoch + 1
+    driver.apply({"t": "rewind", "x": 3})
+    assert ledger.gone == 2

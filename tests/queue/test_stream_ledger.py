@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.errors import Corrupt
 from tailrace.queue.journal import Op, encode_line, parse_line
 from tailrace.queue.stream_ledger import StreamLedger
 
@@ -185,3 +187,15 @@ def test_committed_waits_for_the_slowest() -> None:
     ledger.apply({"t": "leave", "c": "a"})
     assert (ledger.committed, ledger.back) == (3, [(3, 5), (10, 12)])
     assert ledger.weight == 2
+
+
+def test_what_is_of_a_newer_version() -> None:
+    with pytest.raises(Corrupt, match="the operation 'fly' is of a newer version"):
+        StreamLedger().apply({"t": "fly"})
+
+
+def test_after_a_doubt_nothing_of_before_counts() -> None:
+    driver = Driver()
+    epoch = driver.ledger.epoch
+    driver.apply({"t": "doubt"})
+    assert driver.ledger.epoch == epoch + 1
