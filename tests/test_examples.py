@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import persistqueue
 import pytest
 
 import tailrace
@@ -22,7 +23,6 @@ from tests.project import ROOT
 EXAMPLES = ROOT / "examples"
 TIMEOUT_S = 120
 PYTHON = [sys.executable, "-u", "-W", "error::ResourceWarning"]
-NEED_PERSIST_QUEUE = {"from_persist_queue.py"}
 
 
 def run(name: str, *arguments: Path, env: dict[str, str] | None = None) -> str:
@@ -51,8 +51,6 @@ def test_it_runs_in_a_folder_of_its_own(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without arguments it leaves nothing behind."""
-    if path.name in NEED_PERSIST_QUEUE:
-        pytest.importorskip("persistqueue")
     here, scratch = tmp_path / "here", tmp_path / "scratch"
     here.mkdir()
     scratch.mkdir()
@@ -224,7 +222,6 @@ def test_outbox_whose_relay_dies_each_time(tmp_path: Path) -> None:
 
 
 def test_from_persist_queue(tmp_path: Path) -> None:
-    pytest.importorskip("persistqueue")
     for times in (1, 2):  # each time it makes another old queue
         printed = run("from_persist_queue.py", tmp_path)
         assert "moved: 3\nmoved, the second time: 0\n" in printed
@@ -238,7 +235,6 @@ def test_from_persist_queue_that_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it ends, the next attempt goes on, and each item is there once, in its order."""
-    persistqueue = pytest.importorskip("persistqueue")
     example = runpy.run_path(str(EXAMPLES / "from_persist_queue.py"))
     old_folder, folder = tmp_path / "old", tmp_path / "store"
     old = persistqueue.SQLiteAckQueue(str(old_folder))
@@ -283,7 +279,6 @@ def test_from_persist_queue_without_the_package(tmp_path: Path) -> None:
 
 
 def test_from_persist_queue_where_there_is_none(tmp_path: Path) -> None:
-    pytest.importorskip("persistqueue")
     done = subprocess.run(
         [*PYTHON, str(EXAMPLES / "from_persist_queue.py"), str(tmp_path / "new"), str(tmp_path)],
         capture_output=True,

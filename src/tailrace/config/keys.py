@@ -152,9 +152,11 @@ def _type_of(key: Key) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a file."""
+    """The JSON schema of a file. It takes whatever is good, and refuses what can be told without
+    knowing what one key says of another."""
     schema = msgspec.json.schema(File)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "tailrace"
     schema["$defs"]["File"]["patternProperties"] = {"^x-": {}}
+    schema["$defs"]["Cluster"]["required"] = ["enabled"]
     return schema

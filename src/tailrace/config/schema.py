@@ -24,6 +24,13 @@ def _kind(name: str, **more: Any) -> Meta:
     return Meta(extra={"kind": name}, **more)
 
 
+def _shown(name: str, **rules: Any) -> Meta:
+    """A kind with rules that editors get, and that nobody checks here: others do, in their words.
+    They are never stricter than those."""
+    examples = rules.pop("examples", None)
+    return Meta(extra={"kind": name}, examples=examples, extra_json_schema=rules)
+
+
 def _choice(choices: tuple[str, ...] | list[str]) -> Meta:
     return _kind("choice", extra_json_schema={"enum": [*choices]})
 
@@ -35,19 +42,36 @@ def _says(meaning: str, default: str | None = None, inherits: str | None = None)
 
 
 NAME: Final = re.compile(r"^[a-z][a-z0-9_]*$")
+_DURATION: Final = r"^\s*(\d+(\.\d+)?\s*([mM]?[sS]|[mMhHdDwW])?\s*)+$"
+_SIZE: Final = r"^\s*\d+(\.\d+)?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
+_HOURS: Final = r"^\s*(always|disk_full|\d{1,2}(\s*;\s*\d{1,2})*)\s*$"
 _ADDRESS: Final = r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]*):[0-9]{1,5}$"
 
 Text = Annotated[str, _kind("text")]
 Texts = Annotated[list[str], _kind("texts")]
 Flag = Annotated[bool, _kind("flag")]
+Never = Annotated[bool, _shown("flag", const=False)]
+Folder = Annotated[str, _shown("text", minLength=1)]
 Count = Annotated[int, _kind("count", ge=0)]
 Number = Annotated[float, _kind("number")]
-Ratio = Annotated[float, _kind("ratio")]
-Duration = Annotated[int | float | str, _kind("duration", examples=["250ms", "30s", "5m", "7d"])]
-Size = Annotated[int | str, _kind("size", examples=["64KiB", "64MiB", 1048576])]
-Retries = Annotated[int | str, _kind("retries", examples=[10, "unlimited"])]
+Ratio = Annotated[float, _shown("ratio", exclusiveMinimum=0, maximum=1)]
+Duration = Annotated[
+    int | float | str,
+    _shown("duration", pattern=_DURATION, minimum=0, examples=["250ms", "30s", "5m", "7d"]),
+]
+Size = Annotated[
+    int | str, _shown("size", pattern=_SIZE, minimum=0, examples=["64KiB", "64MiB", 1048576])
+]
+Retries = Annotated[
+    int | str, _shown("retries", pattern="^unlimited$", minimum=0, examples=[10, "unlimited"])
+]
 Address = Annotated[str, _kind("address", pattern=_ADDRESS, examples=["127.0.0.1:1883"])]
-Hours = Annotated[str | int, _kind("hours", examples=["always", "04;16", "disk_full"])]
+Hours = Annotated[
+    str | int,
+    _shown(
+        "hours", pattern=_HOURS, minimum=0, maximum=23, examples=["always", "04;16", "disk_full"]
+    ),
+]
 Flush = Annotated[str, _choice([str(mode) for mode in FlushMode])]
 Codec = Annotated[str, _choice(CODECS)]
 Type = Annotated[str, _choice(TYPES)]
@@ -80,9 +104,9 @@ class Disk(_Section, frozen=True, kw_only=True):
 class Storage(_Section, frozen=True, kw_only=True):
     """Where the store is, and defaults for the queues that are made in it."""
 
-    path: Annotated[Text, _says("the store; a relative one is beside the file")] = "data"
+    path: Annotated[Folder, _says("the store; a relative one is beside the file")] = "data"
     badger_dir: Annotated[
-        Text | None, _says("FluxMQ's name for `path`; give one of them", "not given")
+        Folder | None, _says("FluxMQ's name for `path`; give one of them", "not given")
     ] = None
     flush: Annotated[Flush, _says("what publishing and settling wait for")] = "sync"
     flush_interval: Annotated[Duration, _says("how often `async` flushes")] = "1s"
@@ -162,7 +186,7 @@ class RetentionEntry(_Section, frozen=True, kw_only=True):
 class Replication(_Section, frozen=True, kw_only=True):
     """FluxMQ's, and without effect: a queue is on one machine."""
 
-    enabled: Annotated[Flag, _says("only `false` is taken")] = False
+    enabled: Annotated[Never, _says("only `false` is taken")] = False
     group: Annotated[Text | None, _says("no effect", "not given")] = None
     mode: Annotated[Text | None, _says("no effect", "not given")] = None
     ack_timeout: Annotated[Duration | None, _says("no effect", "not given")] = None
@@ -264,7 +288,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     at."""
 
     enabled: Annotated[
-        Flag, _says("only `false` is taken, and it has to be there if `cluster` is")
+        Never, _says("only `false` is taken, and it has to be there if `cluster` is")
     ] = False
 
 
