@@ -163,11 +163,30 @@ def test_by_force_the_oldest_go_that_nobody_has(scales: Machine) -> None:
         care(store).mind_the_disk()
         # It is as full as before, whatever was deleted: the scales say so.
         assert len(held) == 20
+        assert held.group("w").state.dropped == 0
         assert 0 < len(queue) < 20
         assert 0 < len(stream) < 20
         assert queue.group("w").state.dropped == 20 - len(queue)
         message.ack()
         assert len(drain(queue.consumer("w"))) == len(queue)
+
+
+def test_by_force_nothing_is_dropped_of_what_has_to_stay(store: Store) -> None:
+    """One group may let go of a segment, and the other has a message of it."""
+    queue = store.queue("q", **{**SMALL, "segment_bytes": 2000})
+    for number in range(40):
+        queue.publish(b"%d" % number + bytes(100))
+    groups = [queue.group("a"), queue.group("b")]
+    consumer = queue.consumer("b")
+    message = consumer.receive(1)[0]
+    assert not queue.drop_segment()
+    assert [group.state.dropped for group in groups] == [0, 0]
+    assert [group.progress()[1] for group in groups] == [0, 0]
+    message.ack()
+    assert queue.drop_segment()
+    first = queue.log.start_offset
+    assert [group.state.dropped for group in groups] == [first, first - 1]
+    assert len(queue) == 40 - first
 
 
 # --- no space at all ----------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from tailrace.kernel import Record
 from tailrace.log.log import Log
 from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
-from tailrace.queue.group import Group
 from tailrace.queue.group_files import UNIQUE, GroupFiles
 from tailrace.queue.journal import Op
 from tailrace.queue.ledger import DYING, Lease, Ledger
@@ -26,6 +25,7 @@ from tailrace.queue.office import Office
 from tailrace.queue.pending import Pending, pending_of
 from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import Scanner, Selection, excess
+from tailrace.queue.shedding import Shedding
 from tailrace.queue.snapshots import Snapshot
 from tailrace.units import parse_duration
 
@@ -36,7 +36,7 @@ logger = logging.getLogger("tailrace")
 _BURIAL_MS = 30_000  # how long somebody may take to write a dead letter before another tries
 
 
-class ClassicGroup(Group[Ledger]):
+class ClassicGroup(Shedding):
     """Claims and settles for all consumers of this process."""
 
     def __init__(
@@ -526,45 +526,6 @@ class ClassicGroup(Group[Ledger]):
         with self._turn:
             self.commit({"t": "reset", "x": offset})
         self.ring()
-
-    def forget_below(self, offset: int) -> None:
-        """What is below an offset was deleted: it is nobody's any more."""
-        with self._turn:
-            state = self.state
-            gone = [each for each in state.pending if each < offset]
-            ops: list[Op] = []
-            if gone:
-                ops.append({"t": "gone", "r": runs_of(gone), "lost": 0})
-            if state.cursor < offset:
-                op: Op = {"t": "claim", "c": "", "u": 0, "h": 0}
-                ops.append({**op, "f": state.cursor, "x": offset})
-            if ops:
-                self.commit(*ops)
-
-    def count_unsettled(self, end: int) -> int:
-        """How many messages are not settled, of a log that ends there."""
-        with self._turn:
-            return len(self.state.pending) + max(end - self.state.cursor, 0)
-
-    def drop_ready(self, below: int, limit: int | None = None) -> int:
-        """Settle the oldest messages below an offset that nobody has, without delivering them; how
-        many."""
-        with self._turn:
-            ledger, now_ms = self.state, self.files.clock.boot_ms()
-            ready = [
-                offset
-                for offset, lease in ledger.pending.items()
-                if offset < below and lease.state != DYING and ledger.is_due(lease, now_ms)
-            ][:limit]
-            cursor = ledger.cursor
-            upto = below if limit is None else min(cursor + limit - len(ready), below)
-            count = len(ready) + max(upto - cursor, 0)
-            if count:
-                runs = runs_of(ready) if ready else []
-                upto = max(upto, cursor)
-                self.commit({"t": "drop", "r": runs, "f": cursor, "x": upto, "n": count})
-        hooks.count("dropped", count, self.queue, self.id)
-        return count
 
     def _part_with(self, fetched: list[Any]) -> None:
         if fetched:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace import hooks
@@ -14,6 +15,7 @@ from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.depth import Depth
 from tailrace.queue.publishing import Publishing
 from tailrace.queue.settings import QueueSettings
+from tailrace.queue.shedding import drop_below
 from tailrace.queue.stream import StreamGroup
 
 if TYPE_CHECKING:
@@ -97,15 +99,12 @@ class Roomy(Publishing):
             end = log.end_of_first_segment()
             if end is None:
                 return False
-            for group in self._classic_groups():
-                dropped = group.drop_ready(end)
-                if dropped:
-                    logger.warning(
-                        "%s: %d messages are dropped",
-                        self,
-                        dropped,
-                        extra={"queue": self.name, "group": group.id, "count": dropped},
-                    )
-                if group.progress()[1] < end:
-                    return False
-            return log.let_go(Retention(max_bytes=0), end).segments > 0
+            dropped = drop_below(self._classic_groups(), end)
+            if dropped is None:
+                return False
+            for group_id, count in dropped.items():
+                if count:
+                    extra = {"queue": self.name, "group": group_id, "count": count}
+                    logger.warning("%s: %d messages are dropped", self, count, extra=extra)
+            let_go = partial(log.let_go, Retention(max_bytes=0), end)
+            return self._store.reserve.in_need(let_go).segments > 0
