@@ -86,8 +86,8 @@ class LeaseLost(TailraceError):
 
 
 class Full(TailraceError):
-    """A configured limit is reached. `may_wait`: it is the depth of a queue, whose publishers are
-    to wait for room."""
+    """A configured limit is reached, or the disk is full. `may_wait`: it is the depth of a queue,
+    whose publishers are to wait for room."""
 
     may_wait = False
 

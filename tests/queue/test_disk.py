@@ -6,8 +6,9 @@ import contextlib
 import errno
 import os
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tailrace import ConfigError, Full, NotWritten, Queue, Store, Stream
 from tailrace.log.fs import Space
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.disk import DiskSettings, DiskWatch, Level
-from tailrace.testing import SimulatedDisk
+from tailrace.testing import Fail, FaultyFileSystem, SimulatedDisk, on
 from tests.queue.clocks import Machine
 from tests.queue.support import drain, numbers, values
 
@@ -216,8 +217,102 @@ def test_acks_work_on_a_full_disk(machine: Machine) -> None:
         assert drain(again.queue("q").consumer("w")) == [b"next"]
 
 
+def fill_up(machine: Machine) -> None:
+    """Nothing is free any more, but what the reserve takes."""
+    space = machine.disk.space("")
+    machine.disk.capacity = space.total - space.free
+
+
+@pytest.mark.parametrize("flush", ["sync", "async", "none"])
+def test_all_that_makes_room_works_on_a_full_disk(machine: Machine, flush: str) -> None:
+    """Whatever needs a little space to free more, from the first moment on; each finds the disk as
+    full as the one before."""
+    store = machine.open(disk={"refuse_ratio": 1}, flush=flush)
+    queue, stream = store.queue("q"), store.stream("s")
+    for each in (queue, stream):
+        each.publish_many(numbers(50))
+    queue.group("old")
+    stream.group("r")
+    store.close()
+
+    def consume(again: Store) -> None:
+        assert drain(again.queue("q").consumer("new")) == numbers(50)  # a group that is not there
+
+    steps: list[Callable[[Store], object]] = [
+        consume,
+        lambda again: again.queue("q").group("old").reset(50),
+        lambda again: again.stream("s").group("r").seek(50),
+        lambda again: again.queue("q").vacuum(),
+        lambda again: again.queue("q").delete_group("old"),
+        lambda again: again.stream("s").purge(),
+        lambda again: again.delete("s"),
+    ]
+    for step in steps:
+        machine.disk.capacity = None
+        store = machine.open(disk={"refuse_ratio": 1})  # has the reserve
+        fill_up(machine)
+        step(store)
+        store.close()
+    machine.disk.capacity = None
+    with machine.open() as again:
+        assert len(again.queue("q")) == 0
+        assert again.queue("q").group_ids() == ["new"]
+        assert [each.name for each in again.queues()] == ["q"]
+
+
+def test_without_a_reserve_a_group_cannot_be_made(machine: Machine) -> None:
+    store = machine.open(flush="async")
+    queue = store.queue("q")
+    queue.publish_many(numbers(3))
+    store.reserve.spend()
+    fill_up(machine)
+    with pytest.raises(Full, match="no reserve left: free some space"):
+        queue.consumer("w")
+    with pytest.raises(Full, match="no reserve left"):
+        store.delete("q")
+    machine.disk.capacity = None
+    assert drain(queue.consumer("w")) == numbers(3)
+    store.close()
+
+
+def test_the_reserve_is_there_when_the_store_is_opened(machine: Machine) -> None:
+    path = "data/queue/.tailrace/reserve"
+    machine.open().close()
+    assert machine.disk.stat(path).size == 1 << 20
+    machine.disk.put(path, b"short")
+    store, fs = machine.open_faulty()
+    store.close()
+    assert machine.disk.stat(path).size == 1 << 20
+    store, fs = machine.open_faulty()
+    store.close()
+    assert [call.op for call in fs.calls if call.path == path] == ["stat"]  # nothing else to do
+
+
+def test_a_store_opens_without_a_reserve(machine: Machine) -> None:
+    fs = FaultyFileSystem(machine.disk)
+    fs.plan = on("pwrite", Fail(errno.EIO), path="*/reserve")
+    with Store("data", fs=fs, clock=machine.clock, upkeep=False) as store:
+        assert not store.reserve.spend()
+        store.queue("q").publish(b"x")
+
+
+def test_there_is_room_for_the_reserve_on_a_disk_that_is_too_full(machine: Machine) -> None:
+    machine.disk.capacity = 20 << 20
+    machine.disk.put("others", bytes(35 << 19))  # 17.5 MiB
+    with machine.open(disk=ALWAYS) as store:
+        assert look(store) is Level.REFUSING
+        assert store.reserve.spend()
+        assert look(store) is Level.HIGH
+        care(store).mind_the_disk()
+        assert store.reserve.spend()
+        machine.disk.put("more", bytes(6 << 18))
+        care(store).mind_the_disk()  # to take the last would not leave consumers what they need
+        assert not store.reserve.spend()
+
+
 def test_without_a_reserve_it_is_an_error_that_says_so(machine: Machine) -> None:
     store = machine.open(flush="async")
+    store.reserve.spend()
     queue = store.queue("q")
     queue.publish_many(numbers(3))
     consumer = queue.consumer("w")
@@ -251,12 +346,25 @@ def test_the_reserve_comes_back(machine: Machine) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real one, of four megabytes."""
+    with small_disk_of(tmp_path, "4m") as place:
+        yield place
+
+
+@pytest.fixture
+def larger_disk(tmp_path: Path) -> Iterator[Path]:
+    """One of sixteen."""
+    with small_disk_of(tmp_path, "16m") as place:
+        yield place
+
+
+@contextlib.contextmanager
+def small_disk_of(tmp_path: Path, size: str) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small disk")
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)],
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)],
         capture_output=True,
         check=False,
     )
@@ -283,9 +391,7 @@ def test_a_real_disk_that_is_full(small_disk: Path) -> None:
         queue = store.queue("q")
         care(store).mind_the_disk()
         published = publish_until_refused(queue)
-        with contextlib.suppress(OSError), open(small_disk / "rest", "wb", buffering=0) as rest:
-            while rest.write(bytes(4096)):
-                pass
+        fill_all(small_disk)
         consumer = queue.consumer("w")
         done = []
         while messages := consumer.receive(10):
@@ -298,6 +404,66 @@ def test_a_real_disk_that_is_full(small_disk: Path) -> None:
         queue = store.queue("q")
         queue.publish(b"goes on")
         assert drain(queue.consumer("w")) == [b"goes on"]
+
+
+def fill_all(place: Path, free: int = 0) -> None:
+    """Somebody else takes what is left of a disk."""
+    found = os.statvfs(place)
+    size = found.f_bavail * found.f_frsize - free
+    with contextlib.suppress(OSError), open(place / "rest", "ab", buffering=0) as rest:
+        while size > 0 or not free:
+            size -= rest.write(bytes(4096))
+
+
+def test_a_real_disk_that_is_filled_at_once(larger_disk: Path) -> None:
+    with tailrace.open(larger_disk / "data", disk={"refuse_ratio": 1}) as store:
+        queue = store.queue("q")
+        queue.publish_many(numbers(50))
+        fill_all(larger_disk)
+        assert drain(queue.consumer("w")) == numbers(50)
+        assert queue.vacuum().segments == 1
+
+
+def test_a_real_disk_that_was_too_full_before(larger_disk: Path) -> None:
+    fill_all(larger_disk, free=2 << 20)
+    with tailrace.open(larger_disk / "data", disk={"refuse_ratio": 1}) as store:
+        queue = store.queue("q")
+        queue.publish_many(numbers(50))
+        assert store.reserve.spend()
+        care(store).mind_the_disk()
+        assert store.disk.look() is Level.HIGH
+        fill_all(larger_disk)
+        assert drain(queue.consumer("w")) == numbers(50)
+
+
+def test_commands_alone_on_a_real_disk(larger_disk: Path) -> None:
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "tailrace", *arguments]
+        done = subprocess.run(
+            [*command, "--store", str(larger_disk / "data")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not done.returncode, done.stderr
+        return done.stdout
+
+    run("create", "q")
+    run("publish", "q", "hello", "--count", "50")
+    run("consume", "q", "--group", "w", "--max", "1", "--ack")
+    for command in (
+        ("consume", "q", "--group", "w", "--max", "5", "--ack"),
+        ("consume", "q", "--group", "new", "--max", "5", "--ack"),
+        ("groups", "reset", "q", "w", "--to-latest", "--execute"),
+        ("purge", "q", "--yes"),
+        ("delete", "q", "--yes"),
+    ):
+        run("queues")
+        fill_all(larger_disk)
+        run(*command)
+        os.unlink(larger_disk / "rest")
+        with tailrace.open(larger_disk / "data"):
+            pass  # has the reserve again
 
 
 def test_refused_before_it_is_full(small_disk: Path) -> None:

@@ -129,9 +129,9 @@ class Caretaker:
         store = self._store()
         if store is None:
             return
+        store.reserve.have()
         level = store.disk.look()
         if level is Level.FINE:
-            store.reserve.fill()
             return
         self.retain(is_pressed=True)
         if store.disk.settings.force:

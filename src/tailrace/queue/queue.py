@@ -135,8 +135,9 @@ class _LogQueue(Roomy):
                 if self._log is None:
                     self._store.check_open()
                     try:
+                        in_need = self._store.reserve.in_need
                         with opening(f"the log of the queue {self.name!r}"):
-                            self._log = self._store.open_log(settings)
+                            self._log = in_need(lambda: self._store.open_log(settings))
                     finally:  # whatever came of it, if the folder went away meanwhile
                         self._check_there()
                 log = self._log
@@ -326,12 +327,16 @@ class _LogQueue(Roomy):
         `Closed`."""
         settings, log = self.settings, self.log
         self._check_exists(group_id)
-        with self._lock:
-            group = self._groups.pop(group_id, None)
-        if group is not None and not group.closed:
-            group.delete()
-        else:
-            discard_unopened(self._files(group_id, settings, log))
+
+        def delete() -> None:
+            with self._lock:
+                group = self._groups.pop(group_id, None)
+            if group is not None and not group.closed:
+                group.delete()
+            else:
+                discard_unopened(self._files(group_id, settings, log))
+
+        self._store.reserve.in_need(delete)
 
     def expire_groups(self, idle: float | str) -> list[str]:
         """Delete the groups that nobody is in, and that nobody has used for so long; their names.
@@ -381,16 +386,21 @@ class _LogQueue(Roomy):
     def purge(self) -> int:
         """Delete every message, for all groups; how many offsets that were. Leases on them are
         lost, and delayed messages are dropped."""
-        self.delays.clear()
+        in_need = self._store.reserve.in_need
+        in_need(self.delays.clear)
         log = self.log
         first, end = log.start_offset, log.end_offset
-        if log.flush_mode != "none":
-            log.flush()
-        log.truncate_before(end)
-        for group_id in self.group_ids():
-            with self._lock:
-                self.open_group(group_id).forget_below(end)
-        log.vacuum()
+
+        def purge() -> None:
+            if log.flush_mode != "none":
+                log.flush()
+            log.truncate_before(end)
+            for group_id in self.group_ids():
+                with self._lock:
+                    self.open_group(group_id).forget_below(end)
+            log.vacuum()
+
+        in_need(purge)
         return end - first
 
     def close(self) -> None:

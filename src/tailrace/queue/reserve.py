@@ -1,8 +1,8 @@
 """Space that is kept for when there is none.
 
-On a full disk consumers have to go on, or it stays full: acknowledgements are a few bytes each. So
-each store keeps a file of zeros, which is given up when somebody needs space, and made again when
-there is enough.
+On a full disk consumers have to go on, or it stays full: acknowledgements are a few bytes each, and
+so is what it takes to delete something. So each store keeps a file of zeros. It is made when the
+store is opened, given up when somebody needs the space, and made again when there is enough.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from tailrace.errors import TailraceError
+from tailrace.errors import Full, TailraceError
 from tailrace.log.fs import FileSystem, write_all
 
 __all__ = ["NAME", "Reserve"]
@@ -23,6 +23,7 @@ logger = logging.getLogger("tailrace")
 
 NAME: Final = "reserve"
 SIZE: Final = 1 << 20
+_LEFT: Final = SIZE // 4  # has to stay free, or it would be taken from those it was given up for
 
 T = TypeVar("T")
 
@@ -32,13 +33,24 @@ class Reserve:
 
     def __init__(self, fs: FileSystem, folder: str) -> None:
         self._fs = fs
+        self._folder = folder
         self._path = os.path.join(folder, NAME)
+
+    def have(self) -> None:
+        """Have it if that can be; whoever opens the store can do without."""
+        try:
+            self.fill()
+        except OSError as error:
+            extra = {"path": self._path}
+            logger.warning("%s cannot be made: %s", self._path, error, extra=extra)
 
     def fill(self) -> None:
         """Have it, if there is room for it."""
+        size = 0
         with contextlib.suppress(FileNotFoundError):
-            if self._fs.stat(self._path).size >= SIZE:
-                return
+            size = self._fs.stat(self._path).size
+        if size >= SIZE or self._fs.space(self._folder).free < SIZE - size + _LEFT:
+            return
         file = self._fs.open(self._path, write=True, create=True)
         try:
             write_all(file, bytes(SIZE), 0)
@@ -68,13 +80,27 @@ class Reserve:
         return is_full(error) and self.spend()
 
     def in_need(self, do: Callable[[], T]) -> T:
-        """Do something that has to succeed, with the reserve if there is no space."""
+        """Do something that has to succeed, with the reserve if there is no space; `Full` if that
+        is not enough. It may be done twice."""
         try:
             return do()
         except (TailraceError, OSError) as error:
             if not self.helps(error):
+                self._explain(error)
                 raise
-        return do()
+        try:
+            return do()
+        except OSError as error:
+            self._explain(error)
+            raise
+
+    def _explain(self, error: Exception) -> None:
+        """Of a full disk there is more to say than the system does."""
+        if isinstance(error, OSError) and is_full(error):
+            raise Full(
+                f"the disk of {self._folder} is full, and there is no reserve left: free some "
+                f"space on it ({error})"
+            ) from error
 
 
 def is_full(error: BaseException) -> bool:

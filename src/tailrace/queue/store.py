@@ -106,6 +106,7 @@ class Store(BackedUp):
             if self._presence.acquire(wait=False):
                 self._start_afresh()
             self._presence.acquire(shared=True)
+            self.reserve.have()
         except BaseException:
             self._presence.close()
             self.registry.close()
@@ -270,7 +271,7 @@ class Store(BackedUp):
             deletion.clear(self.fs, self.layout, name)
 
         gone: list[Queue | Stream] = []
-        self.registry.change(edit, clear)
+        self.reserve.in_need(lambda: self.registry.change(edit, clear))
         for queue in gone:
             queue.abandon()
         delays.sweep(self.fs, self.layout, self.registry.current)
