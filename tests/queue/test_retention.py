@@ -7,19 +7,23 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 import tailrace
 from tailrace import Closed, Queue, Store, Stream
+from tailrace.queue.caretaker import Caretaker
+from tailrace.queue.disk import DiskSettings, Level
 from tailrace.queue.handles import Handles, most_logs
 from tailrace.queue.looking import Look
 from tailrace.queue.settings import QueueSettings
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
-from tests.queue.support import drain, numbers, offsets, one, values
+from tests.queue.model_space import one_time
+from tests.queue.support import another_process, drain, numbers, offsets, one, values
 
 SMALL: dict[str, Any] = {"segment_bytes": 400, "flush": "none", "compression": "none"}
 SOON = "30ms"
@@ -203,10 +207,153 @@ def test_a_queue_in_which_nothing_happened_is_not_opened(
         assert set(seen) == {"b"}
 
 
-def test_only_at_certain_hours(store: Store, open_store: OpenStore) -> None:
-    from tailrace.queue.caretaker import Caretaker
-    from tailrace.queue.disk import DiskSettings
+def test_a_queue_that_is_made_or_changed_later_has_its_own_interval(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, **SMALL) as store:
+        other = store.queue("other")
+        other.publish(b"x")
+        queue = store.queue("q", retention_check_interval=SOON)
+        assert store._caretaker is not None
+        eventually(lambda: "other" in store._caretaker._seen_s)  # type: ignore[union-attr]
+        for each in (other, queue):
+            fill(each)
+            drain(each.consumer("w"))
+        eventually(lambda: segments(queue) <= 1)
+        assert segments(other) > 3
+        other.configure(retention_check_interval=SOON)
+        eventually(lambda: segments(other) <= 1)
 
+
+def test_an_interval_that_another_process_has_set(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, **SMALL) as store, another_process(tmp_path) as other:
+        queue = store.queue("q")
+        fill(queue)
+        drain(queue.consumer("w"))
+        other.ask(f"store.configure('q', retention_check_interval='{SOON}')")
+        eventually(lambda: segments(queue) <= 1)
+
+
+class Idle:
+    """Many queues that nobody uses, with somebody who looks after them and is watched."""
+
+    def __init__(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, count: int, **options: Any
+    ) -> None:
+        settings = {**SMALL, "flush": "sync", **options}
+        with machine.open() as store:
+            for number in range(count):
+                queue = store.queue(f"q{number}", **settings)
+                fill(queue, 8)
+                if number % 2:
+                    drain(queue.consumer("w"))
+        self.store, self.fs = machine.open_faulty(disk={"enough_free": 0, "force": True})
+        self.caretaker = Caretaker(self.store)
+        self.caretaker.stop()
+        self.opened: list[str] = []
+        open_log = Store.open_log
+
+        def noticed(store: Store, settings: QueueSettings, *rest: Any, **options: Any) -> Any:
+            self.opened.append(settings.name)
+            return open_log(store, settings, *rest, **options)
+
+        monkeypatch.setattr(Store, "open_log", noticed)
+
+    def cost(self, do: Callable[[], object]) -> tuple[int, int]:
+        """How many queues were opened, and how many calls were made to the disk."""
+        self.caretaker._seen_s.clear()  # it is everybody's turn
+        self.opened.clear()
+        before = len(self.fs.calls)
+        do()
+        return len(self.opened), len(self.fs.calls) - before
+
+
+MANY = 60
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"retention": {"max_age": "1h"}}, {"expire_groups": "1h"}], ids=str
+)
+def test_idle_queues_cost_next_to_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    idle = Idle(machine, monkeypatch, MANY, **options)
+    retain = idle.caretaker.retain
+    opened, _ = idle.cost(retain)
+    assert opened == MANY  # nothing is known of them
+    idle.cost(retain)  # also what was deleted has been seen
+    opened, calls = idle.cost(retain)
+    assert opened == 0
+    assert calls <= 8 * MANY
+    queue = idle.store.queue("q7")
+    queue.publish(b"x")
+    queue.close()
+    assert idle.cost(retain)[0] == 1
+    assert idle.cost(lambda: retain(is_pressed=True))[0] == 0
+    idle.store.close()
+
+
+def test_what_becomes_too_old_is_not_forgotten(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with one_time(machine.clock):
+        idle = Idle(machine, monkeypatch, 4, retention={"max_age": "1h"})
+        monkeypatch.setattr(
+            "tailrace.queue.handles.time_ns", lambda: machine.clock.wall_ms() * 1_000_000
+        )
+        retain = idle.caretaker.retain
+        idle.cost(retain)
+        machine.clock.advance(3_000)
+        assert idle.cost(retain) == (0, idle.cost(retain)[1])
+        machine.clock.advance(700)
+        assert idle.cost(retain)[0] == 4
+        # Those that no group reads are empty now, and so are those that are settled.
+        assert [len(each) for each in idle.store.queues()] == [0, 0, 0, 0]
+        held = idle.store.queue("held", retention={"max_age": "1h"}, **SMALL)
+        held.group("w")
+        fill(held)
+        machine.clock.advance(3_700)
+        idle.cost(retain)
+        assert len(held) == 20  # it is too old, and needed
+        held.close()
+        idle.cost(retain)
+        assert idle.cost(retain)[0] == 0
+        drain(held.consumer("w"))
+        held.close()
+        idle.cost(retain)
+        assert len(held) == 0
+        idle.store.close()
+
+
+def test_a_disk_that_stays_too_full_costs_little(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tailrace")
+    idle = Idle(machine, monkeypatch, MANY)
+    now_s = 0.0
+    monkeypatch.setattr(
+        "tailrace.queue.caretaker.time", SimpleNamespace(monotonic=lambda: 1000 + now_s)
+    )
+    level = Level.HIGH
+    monkeypatch.setattr(idle.store.disk, "look", lambda: level)
+    mind = idle.caretaker.mind_the_disk
+    assert idle.cost(mind)[0] >= MANY
+    for _ in range(3):  # what was deleted, and what opening has left, has been seen
+        now_s += 60
+        idle.cost(mind)
+    rounds = []
+    for _ in range(24):  # two minutes
+        now_s += 5
+        rounds.append(idle.cost(mind))
+    assert {opened for opened, _ in rounds} == {0}
+    assert sum(calls > MANY for _, calls in rounds) <= 3  # else it is a look at the disk
+    told = [record.message for record in caplog.records if "the disk of" in record.message]
+    assert len(told) == 1
+    level = Level.FINE
+    mind()
+    assert "has room again" in caplog.messages[-1]
+    idle.store.close()
+
+
+def test_only_at_certain_hours(store: Store, open_store: OpenStore) -> None:
     for when, hour, may in (("04;16", 4, True), ("04;16", 5, False), ("disk_full", 4, False)):
         settings = DiskSettings.parse({"delete_when": when})
         wall_ms = int(time.mktime((2026, 3, 1, hour, 30, 0, 0, 0, -1)) * 1000)

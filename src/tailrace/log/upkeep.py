@@ -51,6 +51,14 @@ class Upkeep:
         self._due[name] = 0
         self._wake.set()
 
+    def pace(self, name: str, interval_s: float) -> None:
+        """Do a chore so often from now on."""
+        for index, chore in enumerate(self._chores):
+            if chore.name == name and chore.interval_s != interval_s:
+                self._chores[index] = chore._replace(interval_s=interval_s)
+                self._due[name] = min(self._due[name], time.monotonic() + interval_s)
+                self._wake.set()
+
     def _run(self) -> None:
         try:
             self._work()

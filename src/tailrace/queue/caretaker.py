@@ -4,13 +4,16 @@ Each process that has the store open has one, and one at a time works, by a lock
 process. It deletes what may be deleted, expires groups where that is the rule, keeps the reserve,
 and looks how full the disk is.
 
-A queue in which nothing has happened since the last look is not opened: what that costs is the
-times of a few files.
+A queue in which nothing has happened since the last look, and of which nothing has become too old,
+is not opened: what that costs is the times of a few files. A disk that stays too full is looked at
+as often as before, but what could be deleted is looked for more and more rarely, as long as nothing
+is found.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 import weakref
@@ -24,7 +27,9 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.units import parse_duration
 
 if TYPE_CHECKING:
+    from tailrace.log.fs import Entry
     from tailrace.queue.queue import Queue, Stream
+    from tailrace.queue.registry import Queues
     from tailrace.queue.store import Store
 
 __all__ = ["Caretaker"]
@@ -34,7 +39,10 @@ logger = logging.getLogger("tailrace")
 LOCK: Final = "lock.upkeep"
 _INTERVAL_S: Final = 300.0
 _DISK_S: Final = 5.0
+_LONGEST_S: Final = 60.0  # between two searches for what could go from a disk that is too full
+_STUCK_S: Final = 300.0  # a lease may end without a trace
 _SHORTEST_S: Final = 0.02
+_RETENTION, _DISK = "retention", "a look at the disk"
 
 Sign = tuple[object, ...]
 
@@ -44,13 +52,21 @@ class Caretaker:
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)
-        self._due_s: dict[str, float] = {}  # of retention, by queue
-        self._signs: dict[str, Sign] = {}  # what a queue looked like when it was last seen to
-        intervals = [self._interval_s(each) for each in store.registry.current().values()]
-        shortest = max(min([*intervals, _INTERVAL_S]), _SHORTEST_S)
+        self._queues: Queues | None = None  # whose intervals these are
+        self._intervals_s: dict[str, float] = {}
+        self._seen_s: dict[str, float] = {}  # when retention was last seen to, by queue
+        # What a queue looked like when there was nothing to do, and when there may be something
+        # although it still looks like that.
+        self._signs: dict[str, Sign] = {}
+        self._wakes_ms: dict[str, float] = {}
+        self._stuck: dict[str, tuple[Sign, float]] = {}  # nothing of it goes by force; until when
+        self._level = Level.FINE  # that was told of
+        self._pause_s = 0.0
+        self._search_s = 0.0  # when to look again for what could go
+        shortest_s = self._learn(store)
         chores = [
-            Chore("retention", shortest, self.retain),
-            Chore("a look at the disk", min(shortest, _DISK_S), self.mind_the_disk),
+            Chore(_RETENTION, shortest_s, self.retain),
+            Chore(_DISK, min(shortest_s, _DISK_S), self.mind_the_disk),
         ]
         lock = store.fs.lock(os.path.join(store.layout.side, LOCK))
         self._upkeep = Upkeep(store.path, chores, lock)
@@ -59,60 +75,94 @@ class Caretaker:
     def stop(self) -> None:
         self._upkeep.stop()
 
-    def _interval_s(self, settings: QueueSettings) -> float:
-        own = dict(settings.log_options).get("retention_check_interval")
-        return _INTERVAL_S if own is None else parse_duration(own, "interval") / 1000
+    # --- how often --------------------------------------------------------------------------
+
+    def adapt(self) -> None:
+        """Go by the intervals of the queues that there are now. Any thread may call it; what other
+        processes change is noticed with the next look at the disk."""
+        store = self._store()
+        if store is not None and store.registry.current() is not self._queues:
+            shortest_s = self._learn(store)
+            self._upkeep.pace(_RETENTION, shortest_s)
+            self._upkeep.pace(_DISK, min(shortest_s, _DISK_S))
+
+    def _learn(self, store: Store) -> float:
+        """The intervals of all queues; the shortest of them."""
+        queues = store.registry.current()
+        intervals_s = {name: _interval_s(settings) for name, settings in queues.items()}
+        self._queues, self._intervals_s = queues, intervals_s
+        return max(min([*intervals_s.values(), _INTERVAL_S]), _SHORTEST_S)
 
     # --- retention --------------------------------------------------------------------------
 
-    def retain(self, *, is_pressed: bool = False) -> None:
-        """Delete what may go, of the queues whose turn it is; `is_pressed`: of all, and now."""
+    def retain(self, *, is_pressed: bool = False) -> bool:
+        """Delete what may go, of the queues whose turn it is; `is_pressed`: of all, and now. Was
+        there anything?"""
         store = self._store()
         if store is None:
-            return
+            return False
+        self.adapt()
         if not is_pressed and not store.disk.settings.may_delete(store.clock.wall_ms()):
-            return
-        for name, settings in store.registry.current().items():
+            return False
+        queues, deleted = store.registry.current(), 0
+        self._forget_all_but(queues)
+        for name, settings in queues.items():
             now_s = time.monotonic()
-            if is_pressed or self._due_s.get(name, 0.0) <= now_s:
-                self._due_s[name] = now_s + self._interval_s(settings)
+            due_s = self._seen_s.get(name, -math.inf) + self._intervals_s.get(name, 0.0)
+            if is_pressed or due_s <= now_s:
+                self._seen_s[name] = now_s
                 try:
-                    self._see_to(store, settings, is_pressed)
+                    deleted += self._see_to(store, settings)
                 except Closed:  # deleted, or the store is
                     self._signs.pop(name, None)
                 except (TailraceError, OSError) as error:
                     logger.error("retention of %s failed: %s", name, error, extra={"queue": name})
+        return deleted > 0
 
-    def _see_to(self, store: Store, settings: QueueSettings, is_pressed: bool) -> None:
+    def _forget_all_but(self, queues: Queues) -> None:
+        for known in (self._seen_s, self._signs, self._wakes_ms, self._stuck):
+            for name in known.keys() - queues.keys():
+                known.pop(name)
+
+    def _see_to(self, store: Store, settings: QueueSettings) -> int:
+        """How many segments and groups are deleted."""
         if settings.ephemeral and not settings.retention:
-            return
-        sign = self._sign(store, settings)
-        if sign == self._signs.get(settings.name) and not is_pressed:
-            return
-        queue = store.get(settings.name)
+            return 0
+        name = settings.name
+        sign = self._sign(store, settings)  # before: what happens meanwhile is seen next time
+        is_same = sign == self._signs.get(name)
+        if is_same and store.clock.wall_ms() < self._wakes_ms.get(name, 0):
+            return 0
+        queue = store.get(name)
         is_open = queue.is_open
         try:
-            if settings.expire_groups_ms:
-                for group_id in queue.expire_groups(settings.expire_groups_ms / 1000):
-                    extra = {"queue": queue.name, "group": group_id}
-                    text = "%s: the group %r was idle, and is deleted"
-                    logger.warning(text, queue, group_id, extra=extra)
-            queue.vacuum()
+            deleted = self._expire_groups(queue, settings) + queue.vacuum().segments
+            wake_ms = _wake_ms(queue, settings, store.clock.wall_ms())
         finally:
             if not is_open:
                 queue.rest()
-        if settings.retention.max_age_ms is None and not settings.expire_groups_ms:
-            self._signs[settings.name] = self._sign(store, settings)
+        self._wakes_ms[name] = wake_ms
+        if deleted:
+            self._signs.pop(name, None)
+        else:
+            self._signs[name] = sign
+        return deleted
+
+    def _expire_groups(self, queue: Queue | Stream, settings: QueueSettings) -> int:
+        if not settings.expire_groups_ms:
+            return 0
+        expired = queue.expire_groups(settings.expire_groups_ms / 1000)
+        for group_id in expired:
+            extra = {"queue": queue.name, "group": group_id}
+            text = "%s: the group %r was idle, and is deleted"
+            logger.warning(text, queue, group_id, extra=extra)
+        return len(expired)
 
     def _sign(self, store: Store, settings: QueueSettings) -> Sign:
         """What tells that something was published, settled or deleted, or set otherwise."""
         fs, layout = store.fs, store.layout
         seen: list[object] = [settings]
-        folder = layout.segments(settings.name)
-        try:
-            segments = [each for each in fs.list(folder) if each.name.endswith(".seg")]
-        except FileNotFoundError:
-            segments = []
+        segments = _segments(store, settings.name)
         if segments:
             last = max(segments)
             seen += (len(segments), last.name, last.size, last.modified_ms)
@@ -129,32 +179,96 @@ class Caretaker:
         store = self._store()
         if store is None:
             return
+        self.adapt()
         store.reserve.have()
         level = store.disk.look()
-        if level is Level.FINE:
-            return
-        self.retain(is_pressed=True)
-        if store.disk.settings.force:
-            self._force(store)
-        level = store.disk.look()
         if level is not Level.FINE:
+            if level <= self._level and time.monotonic() < self._search_s:
+                return
+            has_deleted = self.retain(is_pressed=True)
+            if store.disk.settings.force:
+                has_deleted |= self._force(store)
+            self._pause_s = 0.0 if has_deleted else min(max(2 * self._pause_s, _DISK_S), _LONGEST_S)
+            self._search_s = time.monotonic() + self._pause_s
+            level = store.disk.look()
+        self._tell(store, level)
+
+    def _tell(self, store: Store, level: Level) -> None:
+        """Once: it may stay so for days."""
+        before, self._level = self._level, level
+        extra = {"path": store.path}
+        if level is Level.FINE:
+            self._pause_s = 0.0
+            if before is not Level.FINE:
+                logger.info("the disk of %s has room again", store.path, extra=extra)
+        elif level is not before:
             logger.warning(
                 "the disk of %s is too full (%s), and nothing more may be deleted",
                 store.path,
                 "publishing is refused" if level is Level.REFUSING else "disk.max_used_ratio",
-                extra={"path": store.path},
+                extra=extra,
             )
 
-    def _force(self, store: Store) -> None:
+    def _force(self, store: Store) -> bool:
         """Delete the oldest segments, of one queue after the other, as far as nobody has their
-        messages, until the disk is fine."""
-        queues: list[Queue | Stream] = store.queues()
+        messages, until the disk is fine. Was there anything?"""
+        queues = [queue for queue in store.queues() if not self._is_stuck(store, queue)]
+        has_deleted = False
         while queues and store.disk.look() is not Level.FINE:
             for queue in list(queues):
-                try:
-                    if not queue.drop_segment():
-                        queues.remove(queue)
-                except (TailraceError, OSError) as error:
-                    extra = {"queue": queue.name}
-                    logger.error("%s: cannot be made smaller: %s", queue, error, extra=extra)
+                if self._drop_segment(store, queue):
+                    has_deleted = True
+                else:
                     queues.remove(queue)
+        return has_deleted
+
+    def _is_stuck(self, store: Store, queue: Queue | Stream) -> bool:
+        """Is it known that nothing of it can go, unless something happens?"""
+        if len(_segments(store, queue.name)) < 2:
+            return True
+        sign, until_s = self._stuck.get(queue.name, ((), 0.0))
+        return time.monotonic() < until_s and sign == self._sign(store, queue.settings)
+
+    def _drop_segment(self, store: Store, queue: Queue | Stream) -> bool:
+        is_open = queue.is_open
+        try:
+            if queue.drop_segment():
+                return True
+        except Closed:  # deleted
+            return False
+        except (TailraceError, OSError) as error:
+            extra = {"queue": queue.name}
+            logger.error("%s: cannot be made smaller: %s", queue, error, extra=extra)
+        finally:
+            if not is_open:
+                queue.rest()
+        self._stuck[queue.name] = self._sign(store, queue.settings), time.monotonic() + _STUCK_S
+        return False
+
+
+def _segments(store: Store, name: str) -> list[Entry]:
+    try:
+        entries = store.fs.list(store.layout.segments(name))
+    except FileNotFoundError:
+        return []
+    return [entry for entry in entries if entry.name.endswith(".seg")]
+
+
+def _interval_s(settings: QueueSettings) -> float:
+    own = dict(settings.log_options).get("retention_check_interval")
+    return _INTERVAL_S if own is None else parse_duration(own, "interval") / 1000
+
+
+def _wake_ms(queue: Queue | Stream, settings: QueueSettings, now_ms: int) -> float:
+    """When something may have to go although nothing has happened to the queue. What is too old
+    already is held by a group, and that tells when it lets go."""
+    wake_ms = math.inf
+    max_age_ms = settings.retention.max_age_ms
+    if max_age_ms is not None:
+        age_ms = queue.log.age_of_first_segment()
+        if age_ms is not None and age_ms <= max_age_ms:
+            wake_ms = now_ms + max_age_ms - age_ms + 1
+    if settings.expire_groups_ms:
+        for idle_ms in queue.idle_ms():  # those whose time is over are in use
+            wake_ms = min(wake_ms, now_ms + max(settings.expire_groups_ms - idle_ms, 0))
+    return wake_ms

@@ -11,6 +11,7 @@ import contextlib
 import resource
 import threading
 from collections.abc import Callable, Iterator
+from time import time_ns
 from typing import Any, Protocol
 
 from tailrace.errors import NotWritten
@@ -53,6 +54,14 @@ class QueueLog(Log):
         """Where the second segment begins; `None` if there is one segment, or none."""
         extents = self._observer.view().extents
         return extents[1].base if len(extents) > 1 else None
+
+    def age_of_first_segment(self) -> int | None:
+        """How many milliseconds ago its newest record was, by which retention goes; `None` if there
+        is no segment."""
+        for extent in self._observer.view().extents:
+            if extent.size:
+                return time_ns() // 1_000_000 - self._observer.catalog.max_timestamp(extent)
+        return None
 
 
 @contextlib.contextmanager

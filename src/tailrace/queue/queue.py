@@ -355,6 +355,11 @@ class _LogQueue(Roomy):
                 expired.append(group_id)
         return expired
 
+    def idle_ms(self) -> list[int]:
+        """For how long nobody has used each of the groups."""
+        settings, log = self.settings, self.log
+        return [self._files(group_id, settings, log).idle_ms() for group_id in self.group_ids()]
+
     def _tail(self, files: GroupFiles) -> Any:
         return self.log.tail("next", also=(files.bell,))
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -194,7 +194,7 @@ class Store(BackedUp):
             for name in made:
                 deletion.clear(self.fs, self.layout, name)
 
-        queues = self.registry.change(edit)
+        queues = self._change(edit)
         if self.upkeep and any(queues[name].ephemeral for name, _, _ in wanted):
             self._sweeper.start()
         return queues
@@ -239,13 +239,17 @@ class Store(BackedUp):
                 raise InvalidName(f"there is no queue {name!r} in {self.path}")
             queues[name] = queues[name].changed(**options)
 
-        self.registry.change(edit)
+        self._change(edit)
+
+    def _change(self, edit: Callable[[dict[str, QueueSettings]], None]) -> Queues:
+        queues = self.registry.change(edit)
+        if (caretaker := self._caretaker) is not None:
+            caretaker.adapt()
+        return queues
 
     def delete(self, name: str) -> None:
         """Delete a queue with all that is in it, for everybody: whoever uses it gets `Closed`."""
-        self.check_open()
-        settings = self.get(name).settings
-        self._remove(settings)
+        self._remove(self.get(name).settings)
 
     def _remove(self, settings: QueueSettings) -> None:
         """Delete a queue, if it is still this one. Its folder is marked first, so that what a crash

@@ -96,7 +96,9 @@ class Turn:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        group, processes = self._group, self._processes
+        group = self._group
+        self = group._turn  # noqa: PLW0642  as when it began
+        processes = self._processes
         if error is not None and not isinstance(error, TailraceError):
             group._is_stale = True  # perhaps between writing and doing
             processes.disturbed()
