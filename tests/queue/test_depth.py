@@ -6,13 +6,15 @@ import asyncio
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tailrace
-from tailrace import Closed, Full, Message, Queue, Store, aio
+from tailrace import Closed, Full, Log, Message, Queue, Store, aio
+from tailrace.queue.outlook import Outlook
 from tests.log.helpers import WAIT
-from tests.queue.clocks import Machine
+from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
 from tests.queue.support import drain, numbers, offsets, one, values
 
@@ -121,6 +123,185 @@ def test_a_look_is_not_needed_each_time(store: Store, monkeypatch: pytest.Monkey
     with pytest.raises(Full):
         queue.publish(b"x")
     assert len(queue) == 1000
+
+
+# --- what nobody will ever get --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+@pytest.mark.parametrize("groups", [0, 1, 2])
+def test_what_has_expired_does_not_count(
+    store: Store, clock: ManualClock, kind: str, groups: int
+) -> None:
+    options: dict[str, Any] = {"limits": {"max_depth": 5, "message_ttl": "50ms"}}
+    queue = store.queue("q", **options) if kind == "queue" else store.stream("q", **options)
+    for number in range(groups):
+        queue.group(f"g{number}")
+    for value in numbers(5):
+        queue.publish(value)
+    with pytest.raises(Full):
+        queue.publish(b"x")
+    clock.advance(1)
+    for value in numbers(5):
+        queue.publish(value)
+    with pytest.raises(Full):
+        queue.publish(b"x")
+    clock.advance(1)
+    queue.publish_many([b"y", b"z"])
+    assert len(queue) == 12
+
+
+def test_a_publisher_that_waits_is_let_in_when_something_expires(store: Store) -> None:
+    queue = store.queue("q", limits={"max_depth": 2, "on_full": "block"})
+    queue.group("w")
+    queue.publish(b"stays")
+    queue.publish(b"goes", ttl=0.05)
+    thread = threading.Thread(target=queue.publish, args=(b"next",), daemon=True)
+    thread.start()
+    store.clock.advance(1)  # type: ignore[attr-defined]
+    thread.join(WAIT)
+    assert not thread.is_alive()
+    assert values(queue.consumer("w").receive(9)) == [b"stays", b"next"]
+
+
+def test_what_a_filter_passes_by_does_not_count(store: Store) -> None:
+    queue = limited(store, 2)
+    eu, everything = queue.group("g", "eu/#"), queue.consumer("all")
+    for number in range(20):
+        queue.publish(str(number), routing_key="us/x")
+        assert len(drain(everything)) == 1
+    queue.publish(b"1", routing_key="eu/x")
+    queue.publish(b"2", routing_key="us/x")
+    drain(everything)
+    queue.publish(b"3", routing_key="eu/x")  # of the three behind the cursor one does not count
+    drain(everything)
+    with pytest.raises(Full):
+        queue.publish(b"4", routing_key="us/x")
+    assert eu.state.dropped == 0
+    assert values(queue.consumer("g", filter="eu/#").receive(9)) == [b"1", b"3"]
+
+
+def test_in_the_order_in_which_they_were_published(store: Store, clock: ManualClock) -> None:
+    """Also if what is behind them was passed before."""
+    queue = limited(store, 6)
+    group = queue.group("w")
+    for number in range(6):
+        queue.publish(str(number), ttl=1 if number % 2 else None)
+    clock.advance(2)
+    queue.publish(b"6")
+    assert [each.state for each in queue.pending("w")] == ["free", "free", "free"]
+    assert [each.delivery_count for each in queue.pending("w")] == [0, 0, 0]
+    assert queue.stats().groups[0].ready == 4
+    consumer = queue.consumer("w")
+    messages = consumer.receive(9)
+    assert values(messages) == [b"0", b"2", b"4", b"6"]
+    assert [message.delivery_count for message in messages] == [1, 1, 1, 1]
+    consumer.ack(messages)
+    assert group.progress() == (7, 7)
+
+
+def test_the_order_of_keys_is_kept(store: Store, clock: ManualClock) -> None:
+    queue = limited(store, 4)
+    consumer = queue.consumer("w", key_order=True)
+    queue.publish(b"1", key="a")
+    queue.publish(b"2", key="a")
+    queue.publish(b"3", key="a", ttl=1)
+    queue.publish(b"4", key="b", ttl=1)
+    clock.advance(2)
+    queue.publish(b"5", key="a")
+    for value in (b"1", b"2", b"5"):
+        [message] = consumer.receive(9)
+        assert message.value == value
+        message.ack()
+
+
+def test_what_somebody_has_counts_although_it_has_expired(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q", limits={"max_depth": 2}, visibility_timeout="1h")
+    consumer = queue.consumer("w")
+    queue.publish(b"1", ttl=1)
+    queue.publish(b"2", ttl=1)
+    first, second = consumer.receive(2)
+    clock.advance(2)
+    with pytest.raises(Full):
+        queue.publish(b"x")
+    first.nack(delay=60)
+    queue.publish(b"x")  # nobody will get it any more
+    with pytest.raises(Full):
+        queue.publish(b"y")
+    second.ack()
+    queue.publish(b"y")
+    assert values(consumer.receive(9)) == [b"x", b"y"]
+
+
+def test_what_has_expired_becomes_a_dead_letter_all_the_same(
+    store: Store, clock: ManualClock
+) -> None:
+    queue = store.queue("q", limits={"max_depth": 2, "message_ttl": "1s"}, dlq={"expired": True})
+    queue.group("w")
+    queue.publish_many([b"1", b"2"])
+    clock.advance(2)
+    queue.publish_many([b"3", b"4"])
+    assert values(store.dead("q")) == [b"1", b"2"]
+    clock.advance(2)
+    assert queue.consumer("w").receive(9) == []
+    assert values(store.dead("q")) == [b"1", b"2", b"3", b"4"]
+
+
+def test_what_was_passed_stays_so(open_store: OpenStore, clock: ManualClock) -> None:
+    with open_store() as store:
+        queue = limited(store, 3)
+        queue.group("w")
+        queue.publish(b"0")
+        queue.publish(b"1", ttl=1)
+        queue.publish(b"2")
+        clock.advance(2)
+        queue.publish(b"3")
+    with open_store() as again:
+        queue = again.queue("q")
+        assert values(queue.consumer("w").receive(9)) == [b"0", b"2", b"3"]
+
+
+def test_oldest_are_dropped_only_if_nothing_else_helps(store: Store, clock: ManualClock) -> None:
+    for queue in (limited(store, 3, "drop_oldest"), store.stream("s", limits=LIMITS)):
+        if isinstance(queue, Queue):
+            queue.group("w")
+        queue.publish(b"0")
+        queue.publish(b"1", ttl=1)
+        queue.publish(b"2")
+        clock.advance(2)
+        queue.publish(b"3")
+        assert queue.log.start_offset == 0
+        queue.publish(b"4")
+        kept = [m.value for m in queue.read() if m.expires_at is None]
+        if isinstance(queue, Queue):
+            assert queue.group("w").state.dropped == 1
+            kept = values(queue.peek("w", 9))
+        assert kept == [b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("groups", [0, 1])
+def test_each_message_is_looked_at_once(
+    store: Store, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publisher that is refused again and again does not read the queue again and again."""
+    queue = limited(store, 500)
+    for number in range(groups):
+        queue.group(f"g{number}")
+    queue.publish_many(numbers(500), ttl=3600)
+    looked: list[int] = []
+    look = Outlook.look
+
+    def noticed(outlook: Outlook, log: Log, end: int, most: int) -> bool:
+        before = outlook._position
+        more = look(outlook, log, end, most)
+        looked.append(outlook._position - before)
+        return more
+
+    monkeypatch.setattr(Outlook, "look", noticed)
+    for _ in range(10):
+        with pytest.raises(Full):
+            queue.publish(b"x")
+    assert sum(looked) == 500
 
 
 # --- block --------------------------------------------------------------------------------------

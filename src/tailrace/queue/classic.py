@@ -410,6 +410,10 @@ class ClassicGroup(Shedding):
             if done:
                 self._settle_dead([message.offset for message in done])
 
+    def _is_spent(self, lease: Lease) -> bool:
+        most = self._office.settings.retry.max_retries
+        return most is not None and lease.count > most
+
     def _bury_lapsed(self, records: list[Record]) -> None:
         """With the turn, before the group passes messages that have expired: dead letters of them,
         if they are wanted. However often that is begun, each is written once."""

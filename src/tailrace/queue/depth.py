@@ -2,7 +2,9 @@
 
 Publishers of several processes don't wait for each other, so what they publish at the same moment
 may exceed the limit. To look costs a turn in each group; so a publisher that has found much room
-takes an eighth of it without looking again, and looks each time when there is little.
+takes an eighth of it without looking again, and looks each time when there is little. What nobody
+will ever get (it has expired, or a group's filter passes it by) is counted until there is no room,
+and then no more.
 """
 
 from __future__ import annotations
@@ -30,11 +32,18 @@ def waits() -> Iterator[float]:
 
 
 class Depth:
-    """Lets publishers in. `measure` tells how many messages are not settled, `drop` settles so many
-    of the oldest that nobody has, and tells how many it could. Thread-safe."""
+    """Lets publishers in. `measure` tells how many messages are not settled, `pass_by` settles
+    those that nobody will ever get, and `drop` so many of the oldest that nobody has; both tell how
+    many. Thread-safe."""
 
-    def __init__(self, measure: Callable[[], int], drop: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        measure: Callable[[], int],
+        pass_by: Callable[[], int],
+        drop: Callable[[int], int],
+    ) -> None:
         self._measure = measure
+        self._pass_by = pass_by
         self._drop = drop
         self._lock = threading.Lock()
         self._room = 0  # that was found, and not used since
@@ -55,6 +64,8 @@ class Depth:
             )
         pauses = waits()
         while (room := limit - self._measure()) < count:
+            if self._pass_by():
+                continue
             if on_full == "drop_oldest" and self._drop(count - room):
                 continue
             if on_full != "block" or not block:

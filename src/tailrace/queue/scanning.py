@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from functools import lru_cache
 from typing import Protocol
 
@@ -24,7 +25,15 @@ from tailrace.queue.message import (
 from tailrace.queue.runs import runs_of
 from tailrace.queue.topics import matches
 
-__all__ = ["SCAN_MOST", "Scan", "Scanner", "Selection", "excess", "report_lost"]
+__all__ = [
+    "SCAN_MOST",
+    "Scan",
+    "Scanner",
+    "Selection",
+    "excess",
+    "first_of_keys",
+    "report_lost",
+]
 
 logger = logging.getLogger("tailrace")
 
@@ -53,6 +62,15 @@ class Selection:
                 return False
         is_open = self._is_all and find_header(record, RAW_FOR_GROUP) is None  # as it mostly is
         return is_open or self._concerns(record)
+
+    def until_ms(self, record: Record) -> float:
+        """Until when the group may get a record: for ever, if it does not expire, and never, if it
+        does not concern it."""
+        is_open = self._is_all and find_header(record, RAW_FOR_GROUP) is None
+        if not is_open and not self._concerns(record):
+            return -math.inf
+        expiry = None if find_header(record, RAW_EXPIRES) is None else expires_at(record)
+        return math.inf if expiry is None else expiry
 
     def has_lapsed(self, record: Record) -> bool:
         """Of one that was not taken: only because it has expired?"""
@@ -109,7 +127,7 @@ class Scanner:
                 elif self._selection.has_lapsed(record):
                     scan.lapsed.append(record)
             if by_key:
-                chosen = _first_of_keys(ledger, chosen, scan)
+                chosen = first_of_keys(ledger, chosen, scan)
             scan.records += chosen
             if feed.lost:
                 scan.lost += report_lost(feed, self._group_id)
@@ -161,7 +179,7 @@ def report_lost(feed: Feed, group_id: str) -> int:
     return lost
 
 
-def _first_of_keys(ledger: Ledger, records: list[Record], scan: Scan) -> list[Record]:
+def first_of_keys(ledger: Ledger, records: list[Record], scan: Scan) -> list[Record]:
     """Those that may be claimed; the others are parked behind the one of their key that is
     pending."""
     first = []

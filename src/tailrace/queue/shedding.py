@@ -4,18 +4,101 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import islice
 
 from tailrace import hooks
+from tailrace.kernel import Record
+from tailrace.log.log import Log
+from tailrace.queue.feed import Feed
 from tailrace.queue.group import Group
 from tailrace.queue.journal import Op
-from tailrace.queue.ledger import DYING, Ledger
+from tailrace.queue.ledger import DYING, FREE, PARKED, WAITING, Lease, Ledger
+from tailrace.queue.outlook import Outlook
 from tailrace.queue.runs import runs_of
+from tailrace.queue.scanning import SCAN_MOST, Scan, Selection, first_of_keys
 
 __all__ = ["Shedding", "drop_below"]
 
 
 class Shedding(Group[Ledger]):
     """A group of a classic queue, as far as it is about room."""
+
+    _log: Log
+    _feed: Feed
+    _selection: Selection
+    _outlook: Outlook | None = None  # once the queue was full
+
+    def _bury_lapsed(self, records: list[Record]) -> None:
+        raise NotImplementedError
+
+    def _is_spent(self, lease: Lease) -> bool:
+        """Was it delivered as often as it may be, so that it becomes a dead letter?"""
+        raise NotImplementedError
+
+    # --- what nobody will ever get ----------------------------------------------------------
+
+    def pass_by(self, end: int) -> int:
+        """Settle what the group will never get: what does not concern it, or has expired, and
+        nobody has. How many messages fewer are not settled then, of a log that ends there. What was
+        looked at once is not read again, so to ask again and again costs little."""
+        passed, more = 0, True
+        while more:
+            with self._turn:
+                outlook, epoch = self._outlook, self.state.epoch
+                self._outlook = None  # if this fails, it begins anew
+                if outlook is None or outlook.epoch != epoch:
+                    outlook = Outlook(self.state.committed, self._selection.until_ms, epoch)
+                more = outlook.look(self._log, end, SCAN_MOST)
+                before = self._count_unsettled(end)
+                self._pass(outlook, outlook.take_over(self.files.clock.wall_ms()))
+                passed += before - self._count_unsettled(end)
+                outlook.tidy(lambda o: o >= self.state.cursor or o in self.state.pending)
+                self._outlook = outlook
+        if passed:
+            self.ring()
+        return passed
+
+    def _pass(self, outlook: Outlook, over: dict[int, float]) -> None:
+        """With the turn: of these messages, by offset, the time is over."""
+        state, now_ms = self.state, self.files.clock.boot_ms()
+        ops: list[Op] = []
+        gone: list[int] = []
+        for offset in sorted(over.keys() & state.pending.keys()):
+            lease = state.pending[offset]
+            is_free = lease.state in (FREE, WAITING, PARKED) or state.is_due(lease, now_ms)
+            if is_free and lease.state != DYING and not self._is_spent(lease):
+                gone.append(offset)
+            else:  # somebody has it, and may be done with it in time
+                outlook.keep(offset, over[offset])
+        if gone:
+            self._bury_lapsed(list(filter(self._selection.has_lapsed, self._feed.read_at(gone))))
+            ops.append({"t": "gone", "r": runs_of(gone), "lost": 0})
+        last = max(over, default=-1)
+        if last >= state.cursor:
+            ops += self._look_past(last, over)
+        if ops:
+            self.commit(*ops)
+
+    def _look_past(self, last: int, over: dict[int, float]) -> list[Op]:
+        """What lies between the cursor and one that is passed is looked at: it is pending from then
+        on, and free."""
+        state, has_lapsed = self.state, self._selection.has_lapsed
+        scan, free = Scan(last + 1), list[int]()
+        records = self._log.read(max(state.cursor, self._log.start_offset), last + 1)
+        while portion := list(islice(records, SCAN_MOST)):
+            self._bury_lapsed([r for r in portion if r.offset in over and has_lapsed(r)])
+            kept = [record for record in portion if record.offset not in over]
+            if state.by_key:
+                kept = first_of_keys(state, kept, scan)
+            free += [record.offset for record in kept]  # type: ignore[misc]
+        op: Op = {"t": "claim", "c": "", "u": state.tick(self.files.clock.boot_ms()), "h": 0}
+        op["f"], op["x"] = state.cursor, last + 1
+        if not free:
+            return scan.complete(op)
+        op["r"] = runs_of(free)
+        return [*scan.complete(op), {"t": "free", "r": op["r"]}]
+
+    # --- what there is no room for ----------------------------------------------------------
 
     def count_unsettled(self, end: int) -> int:
         """How many messages are not settled, of a log that ends there."""

@@ -8,12 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace import hooks
+from tailrace.log.log import Log
 from tailrace.log.options import Retention
 from tailrace.log.retention import VacuumReport
 from tailrace.queue import retaining
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.depth import Depth
+from tailrace.queue.outlook import Outlook, lifetime_ms
 from tailrace.queue.publishing import Publishing
+from tailrace.queue.scanning import SCAN_MOST
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.shedding import drop_below
 from tailrace.queue.stream import StreamGroup
@@ -32,7 +35,10 @@ class Roomy(Publishing):
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._lock = threading.RLock()
-        self._depth = Depth(self._count_unsettled, self._drop_oldest)
+        self._depth = Depth(self._count_unsettled, self._pass_by, self._drop_oldest)
+        # Of a queue without groups, or a stream: what has expired, once it was full.
+        self._outlook: Outlook | None = None
+        self._lapsed: set[int] = set()
         super().__init__(name)
 
     def group_ids(self) -> list[str]:
@@ -57,7 +63,26 @@ class Roomy(Publishing):
         end = log.end_offset
         with self._lock:
             counts = [group.count_unsettled(end) for group in self._classic_groups()]
-        return max(counts, default=end - log.start_offset)
+            start = log.start_offset
+            return max(counts, default=end - start - sum(each >= start for each in self._lapsed))
+
+    def _pass_by(self) -> int:
+        """No longer count what nobody will ever get; how many messages that are."""
+        log = self.log
+        end = log.end_offset
+        with self._lock:
+            groups = self._classic_groups()
+            if groups:
+                return sum(group.pass_by(end) for group in groups)
+            if self._outlook is None:
+                self._outlook = Outlook(log.start_offset, lifetime_ms)
+            while self._outlook.look(log, end, SCAN_MOST):
+                pass
+            start, over = log.start_offset, self._outlook.take_over(self._wall_ms())
+            new = {offset for offset in over if offset >= start}
+            self._lapsed = {offset for offset in self._lapsed if offset >= start} | new
+            self._outlook.tidy(lambda offset: offset >= start)
+            return len(new)
 
     def _drop_oldest(self, count: int) -> int:
         """Drop so many of the slowest group, and of the others what they have too many; how many
@@ -72,8 +97,7 @@ class Roomy(Publishing):
                 if excess > 0:
                     dropped = max(dropped, group.drop_ready(end, excess))
         if not depths:
-            dropped = min(count, end - log.start_offset)
-            log.truncate_before(log.start_offset + dropped)
+            dropped = self._drop_from_front(log, count, end)
             hooks.count("dropped", dropped, self.name)
         if dropped:
             logger.info(
@@ -82,6 +106,15 @@ class Roomy(Publishing):
                 dropped,
                 extra={"queue": self.name, "count": dropped},
             )
+        return dropped
+
+    def _drop_from_front(self, log: Log, count: int, end: int) -> int:
+        """What has expired goes along, and does not count."""
+        dropped, upto = 0, log.start_offset
+        while dropped < count and upto < end:
+            dropped += upto not in self._lapsed
+            upto += 1
+        log.truncate_before(upto)
         return dropped
 
     def vacuum(self) -> VacuumReport:
@@ -99,7 +132,10 @@ class Roomy(Publishing):
             end = log.end_of_first_segment()
             if end is None:
                 return False
-            dropped = drop_below(self._classic_groups(), end)
+            groups = self._classic_groups()
+            for group in groups:
+                group.pass_by(end)  # it is not dropped, and does not count as such
+            dropped = drop_below(groups, end)
             if dropped is None:
                 return False
             for group_id, count in dropped.items():
