@@ -22,7 +22,7 @@ def ids(shell: Shell) -> list[str]:
             queue.publish(None, deliver_at=AT_MS + 1_000, headers={"a": "b"}),
         ]
     assert all(isinstance(each, Delayed) for each in found)
-    return [found[index].delay_id for index in (1, 2, 0)]  # type: ignore[attr-defined]
+    return [found[index].delay_id for index in (1, 2, 0)]
 
 
 def test_what_is_to_come(shell: Shell, ids: list[str]) -> None:

@@ -22,7 +22,6 @@ from tailrace.queue.settings import QueueSettings
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
-from tests.queue.model_space import one_time
 from tests.queue.support import another_process, drain, numbers, offsets, one, values
 
 SMALL: dict[str, Any] = {"segment_bytes": 400, "flush": "none", "compression": "none"}
@@ -294,33 +293,29 @@ def test_idle_queues_cost_next_to_nothing(
 def test_what_becomes_too_old_is_not_forgotten(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with one_time(machine.clock):
-        idle = Idle(machine, monkeypatch, 4, retention={"max_age": "1h"})
-        monkeypatch.setattr(
-            "tailrace.queue.handles.time_ns", lambda: machine.clock.wall_ms() * 1_000_000
-        )
-        retain = idle.caretaker.retain
-        idle.cost(retain)
-        machine.clock.advance(3_000)
-        assert idle.cost(retain) == (0, idle.cost(retain)[1])
-        machine.clock.advance(700)
-        assert idle.cost(retain)[0] == 4
-        # Those that no group reads are empty now, and so are those that are settled.
-        assert [len(each) for each in idle.store.queues()] == [0, 0, 0, 0]
-        held = idle.store.queue("held", retention={"max_age": "1h"}, **SMALL)
-        held.group("w")
-        fill(held)
-        machine.clock.advance(3_700)
-        idle.cost(retain)
-        assert len(held) == 20  # it is too old, and needed
-        held.close()
-        idle.cost(retain)
-        assert idle.cost(retain)[0] == 0
-        drain(held.consumer("w"))
-        held.close()
-        idle.cost(retain)
-        assert len(held) == 0
-        idle.store.close()
+    idle = Idle(machine, monkeypatch, 4, retention={"max_age": "1h"})
+    retain = idle.caretaker.retain
+    idle.cost(retain)
+    machine.clock.advance(3_000)
+    assert idle.cost(retain) == (0, idle.cost(retain)[1])
+    machine.clock.advance(700)
+    assert idle.cost(retain)[0] == 4
+    # Those that no group reads are empty now, and so are those that are settled.
+    assert [len(each) for each in idle.store.queues()] == [0, 0, 0, 0]
+    held = idle.store.queue("held", retention={"max_age": "1h"}, **SMALL)
+    held.group("w")
+    fill(held)
+    machine.clock.advance(3_700)
+    idle.cost(retain)
+    assert len(held) == 20  # it is too old, and needed
+    held.close()
+    idle.cost(retain)
+    assert idle.cost(retain)[0] == 0
+    drain(held.consumer("w"))
+    held.close()
+    idle.cost(retain)
+    assert len(held) == 0
+    idle.store.close()
 
 
 def test_a_disk_that_stays_too_full_costs_little(

@@ -218,6 +218,29 @@ def test_a_child_has_a_turn_of_its_own(store: Store, tmp_path: Path) -> None:
         assert later.value == b"%d" % (at + 4), "what the child has claimed is known"
 
 
+def test_a_child_that_goes_on_gives_its_turns_back(store: Store, tmp_path: Path) -> None:
+    with worker(store) as consumer:
+        work(consumer)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.write(writing, b"%d" % len(consumer.receive(1)))
+                signal.pause()
+            finally:
+                os._exit(0)
+        try:
+            assert os.read(reading, 1) == b"1"
+            began = time.monotonic()
+            one(consumer).ack()
+            assert time.monotonic() - began < WAIT
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(reading)
+            os.close(writing)
+
+
 def test_an_error_in_a_kept_turn_has_everything_read_anew(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import resource
 import threading
 from collections.abc import Callable, Iterator
-from time import time_ns
 from typing import Any, Protocol
 
 from tailrace.errors import NotWritten
@@ -60,7 +59,7 @@ class QueueLog(Log):
         is no segment."""
         for extent in self._observer.view().extents:
             if extent.size:
-                return time_ns() // 1_000_000 - self._observer.catalog.max_timestamp(extent)
+                return self._wall_ms() - self._observer.catalog.max_timestamp(extent)
         return None
 
 
