@@ -16,7 +16,7 @@ import pytest
 
 from tailrace import Closed, ConfigError, InvalidName, LeaseLost, aio
 from tailrace.log.fs import OsFileSystem
-from tailrace.testing import Call, Fail, FaultyFileSystem
+from tailrace.testing import Call, Fail, FaultyFileSystem, ManualClock
 from tests.aio.queue_support import offsets, values
 from tests.aio.support import collect, run, steps, until
 from tests.log.conftest import our_threads
@@ -49,6 +49,26 @@ class Gate:
 
 
 # --- waiting ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_what_expires_when_it_was_fetched_ahead_is_not_delivered(path: Path, wanted: int) -> None:
+    clock = ManualClock()
+
+    async def work() -> None:
+        async with aio.open(path, clock=clock, upkeep=False) as store:
+            queue = await store.queue("q", dlq={"expired": True})
+            await queue.publish_many([b"1", b"2", b"3"], ttl=10)
+            await queue.publish(b"stays")
+            async with queue.consumer("g", prefetch=10) as consumer:
+                [message] = await consumer.receive()
+                await message.ack()
+                clock.advance(11)
+                assert values(await consumer.receive(wanted)) == [b"stays"]
+                assert await consumer.receive() == []
+            assert [letter.value for letter in await store.dead("q")] == [b"2", b"3"]
+
+    run(work())
 
 
 @pytest.mark.parametrize("flush", ["sync", "async", "none"])
