@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
 from tailrace.cli.messages import message_item
-from tailrace.cli.output import as_text, as_time, print_json
+from tailrace.cli.output import as_text, as_time, print_json, progress_bar
 from tailrace.cli.stores import (
     StorePlace,
     complete_group,
@@ -21,6 +23,7 @@ from tailrace.log.offline.words import counted
 
 if TYPE_CHECKING:
     from tailrace.queue.message import Message
+    from tailrace.queue.store import Store
 
 __all__ = ["dead", "redrive"]
 
@@ -46,10 +49,15 @@ def dead(
     """
     from tailrace.queue.dead_letters import origin
 
-    with look_at_store(store) as look:
+    with (
+        look_at_store(store) as look,
+        progress_bar("dead", unit="messages", beside_output=True) as progress,
+    ):
         look.settings(queue)
         letters = (m for m in look.dead(queue) if group in (None, origin(m)[1]))
-        for message in islice(letters, limit):
+        for number, message in enumerate(islice(letters, limit), 1):
+            if progress is not None:
+                progress(number, limit)
             if as_json:
                 print_json(message_item(message, group=origin(message)[1], reason=_reason(message)))
             else:
@@ -70,6 +78,44 @@ def _describe(message: Message) -> str:
     if message.key is not None:
         text += f"  key {as_text(message.key)}"
     return f"{text}  value {as_text(message.value)}  reason {_reason(message)!r}"
+
+
+@contextlib.contextmanager
+def _watched(store: Store, queue: str, limit: int | None) -> Iterator[None]:
+    """Show how many have come back, for those who watch."""
+    with progress_bar("redrive", unit="messages") as progress:
+        if progress is None:
+            yield
+            return
+        from tailrace import hooks
+
+        total = store.get(queue).stats().dead  # at most
+        counter = _Counter(queue, progress, total if limit is None else min(total, limit))
+        hooks.subscribe(counter)
+        try:
+            yield
+        finally:
+            hooks.unsubscribe(counter)
+
+
+class _Counter:
+    """Listens to what enters a queue."""
+
+    def __init__(
+        self, queue: str, progress: Callable[[int, int | None], object], total: int
+    ) -> None:
+        self._queue = queue
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def count(self, name: str, number: int, queue: str, group: str) -> None:
+        if name == "published" and queue == self._queue:
+            self._done += number
+            self._progress(min(self._done, self._total), self._total)
+
+    def observe(self, name: str, values: Sequence[float], queue: str, group: str) -> None:
+        pass
 
 
 @click.command()
@@ -106,7 +152,7 @@ def redrive(
       tailrace redrive orders --group workers --limit 100
       tailrace redrive orders --offset 17 --offset 18
     """
-    with open_queue(store, queue) as (opened, _):
+    with open_queue(store, queue) as (opened, _), _watched(opened, queue, limit):
         count = opened.redrive(queue, group=group, offsets=offsets or None, limit=limit)
     if as_json:
         print_json({"type": "redriven", "queue": queue, "count": count})

@@ -170,23 +170,38 @@ def _cell(value: object) -> str:
 
 
 @contextlib.contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int | None], object] | None]:
-    """Gives what to call with (done, total) in bytes; nothing when nobody is watching. Without a
-    total the bar only says that something is going on."""
-    if not sys.stderr.isatty():
+def progress_bar(
+    label: str, *, unit: str = "bytes", beside_output: bool = False
+) -> Iterator[Callable[[int, int | None], object] | None]:
+    """Gives what to call with (done, total) in bytes, or in another unit; nothing when nobody is
+    watching. Without a total the bar only says that something is going on. `beside_output` is for
+    who writes meanwhile: on a terminal that is progress enough, and a bar would be in its way."""
+    if not sys.stderr.isatty() or (beside_output and sys.stdout.isatty()):
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn(label), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    is_bytes = unit == "bytes"
+    done_columns = [DownloadColumn()] if is_bytes else [MofNCompleteColumn(), TextColumn(unit)]
+    columns = (TextColumn(label), BarColumn(), *done_columns, TimeRemainingColumn())
+    console = Console(stderr=True)
+    # What goes to standard output goes there, and not to the terminal with the bar.
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(label, total=None)
-        shown = -_STEP
+        step = _STEP if is_bytes else 1
+        shown = -step
 
         def update(done: int, total: int | None) -> None:
             nonlocal shown
-            if abs(done - shown) >= _STEP or done == total:
+            if abs(done - shown) >= step or done == total:
                 shown = done
                 bar.update(task, completed=done, total=total)
 

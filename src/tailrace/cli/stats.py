@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from tailrace.cli.groups import group_item
-from tailrace.cli.output import as_age, print_json, table_lines
+from tailrace.cli.output import as_age, print_json, progress_bar, table_lines
 from tailrace.cli.stores import StorePlace, complete_queue, look_at_store, store_options
 from tailrace.cli.times import parse_seconds
 from tailrace.units import format_size
@@ -92,7 +93,8 @@ def stats(
         raise click.UsageError("--prometheus is one look: not with --watch, --rates or --json")
     with look_at_store(store) as look:
         before: Figures | None = None
-        looks = _look_again(look, queue, exact, interval, times if watch else 1 + rates)
+        is_long = exact and not watch
+        looks = _look_again(look, queue, exact, interval, times if watch else 1 + rates, is_long)
         for figures in looks:
             if prometheus:
                 _write_prometheus(figures)
@@ -103,7 +105,12 @@ def stats(
 
 
 def _look_again(
-    look: Look, queue: str | None, exact: bool, interval_s: float, times: int | None
+    look: Look,
+    queue: str | None,
+    exact: bool,
+    interval_s: float,
+    times: int | None,
+    is_long: bool,
 ) -> Iterator[Figures]:
     from tailrace.queue.stats import queue_stats, store_stats
 
@@ -111,10 +118,13 @@ def _look_again(
     while times is None or number < times:
         if number:
             time.sleep(interval_s)
-        if queue is None:
-            yield {found.name: found for found in store_stats(look, exact=exact)}
-        else:
-            yield {queue: queue_stats(look, look.settings(queue), exact=exact)}
+        with progress_bar("count", unit="records") if is_long else nullcontext() as progress:
+            if queue is None:
+                found = list(store_stats(look, exact=exact, progress=progress))
+            else:
+                settings = look.settings(queue)
+                found = [queue_stats(look, settings, exact=exact, progress=progress)]
+        yield {each.name: each for each in found}
         number += 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tailrace.cli.output import print_json
+from tailrace.cli.output import print_json, progress_bar
 from tailrace.cli.places import find_log, is_log, refuse_store, written_by_nobody_else
 from tailrace.cli.stores import (
     StorePlace,
@@ -77,7 +77,11 @@ def vacuum(
         max_bytes=None if max_bytes is None else _some(parse_size(max_bytes, "--max-bytes")),
         max_records=max_records,
     )
-    with written_by_nobody_else(folder), Log(folder, upkeep=False, retention=retention) as log:
+    with (
+        progress_bar("vacuum", unit="logs"),
+        written_by_nobody_else(folder),
+        Log(folder, upkeep=False, retention=retention) as log,
+    ):
         if before is not None:
             _check_before(log, before)
             log.truncate_before(max(before, log.start_offset))
@@ -92,8 +96,14 @@ def vacuum(
 def _vacuum_queues(store: StorePlace, name: str | None, as_json: bool) -> None:
     with look_at_store(store) as look:
         names = sorted(look.queues()) if name is None else [look.settings(name).name]
-    with open_store(store) as opened:
-        for each in names:
+    is_written = len(names) > 1  # as it goes on
+    with (
+        open_store(store) as opened,
+        progress_bar("vacuum", unit="queues", beside_output=is_written) as progress,
+    ):
+        for number, each in enumerate(names):
+            if progress is not None:
+                progress(number, len(names) if is_written else None)
             queue = opened.get(each)
             report, end = queue.vacuum(), queue.log.end_offset
             queue.close()  # there may be thousands

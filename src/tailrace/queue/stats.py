@@ -10,10 +10,10 @@ messages, which is never too low, and the figure is marked as an estimate; `exac
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from tailrace.errors import Corrupt
 from tailrace.log.fs import Entry
@@ -27,6 +27,10 @@ from tailrace.queue.settings import QueueSettings
 __all__ = ["CHEAP", "GroupStats", "QueueStats", "Rates", "queue_stats", "store_stats"]
 
 CHEAP: Final = 1_000  # records of a queue that are read to count them, without being asked to
+_TELL_EVERY: Final = 1_000
+
+T = TypeVar("T")
+Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +141,27 @@ class QueueStats:
         return Rates(published / seconds, settled / seconds)
 
 
-def store_stats(look: Look, *, exact: bool = False) -> Iterator[QueueStats]:
-    """Of each queue, by name. One that is deleted meanwhile is left out."""
+def store_stats(
+    look: Look, *, exact: bool = False, progress: Progress | None = None
+) -> Iterator[QueueStats]:
+    """Of each queue, by name. One that is deleted meanwhile is left out. `progress` is told how
+    many records were read, of how many, for each thing that has to be counted."""
     queues = look.queues()
     for name in sorted(queues):
         try:
-            yield queue_stats(look, queues[name], exact=exact)
+            yield queue_stats(look, queues[name], exact=exact, progress=progress)
         except FileNotFoundError:
             if name in look.queues():
                 raise
 
 
-def queue_stats(look: Look, settings: QueueSettings, *, exact: bool = False) -> QueueStats:
+def queue_stats(
+    look: Look, settings: QueueSettings, *, exact: bool = False, progress: Progress | None = None
+) -> QueueStats:
     name = settings.name
     looked_ms = look.clock.boot_ms()
     groups, broken = _look_at_groups(look, settings)
-    dead, dead_estimated = _count_dead(look, settings, exact)
+    dead, dead_estimated = _count_dead(look, settings, exact, progress)
     # Before the log: what is delivered meanwhile is better seen twice than not at all.
     delayed = count_scheduled(look.fs, look.layout.delayed(settings.incarnation))
     with look.log(name) as log:
@@ -168,10 +177,11 @@ def queue_stats(look: Look, settings: QueueSettings, *, exact: bool = False) -> 
                 groups=_ordered(unused, broken),
             )
         start, end = log.start_offset, log.end_offset  # each is a look at the files
-        found = _Counting(look, log, (start, end), groups, exact).stats()
+        found = _Counting(look, log, (start, end), groups, exact, progress).stats()
         ready = found
         if not groups:
-            ready = _Counting(look, log, (start, end), [look.look_at(settings, "")], exact).stats()
+            new = [look.look_at(settings, "")]
+            ready = _Counting(look, log, (start, end), new, exact, progress).stats()
         files = _files(look, name)
         pinned_by, pinned_bytes = None, 0
         if settings.type == "classic":
@@ -226,6 +236,7 @@ class _Counting:
         bounds: tuple[int, int],
         groups: list[GroupLook],
         exact: bool,
+        progress: Progress | None,
     ) -> None:
         self._look = look
         self._log = log
@@ -236,17 +247,18 @@ class _Counting:
         cheap = self._end - CHEAP
         counted = [group for group in groups if exact or self._cursor(group) >= cheap]
         self._counted = {group.id for group in counted}
-        self._count(counted)
+        self._count(counted, progress)
 
     def _cursor(self, group: GroupLook) -> int:
         """Inside of what the log holds."""
         return min(max(group.state.cursor, self._start), self._end)
 
-    def _count(self, groups: list[GroupLook]) -> None:
+    def _count(self, groups: list[GroupLook], progress: Progress | None) -> None:
         wanted = [(self._cursor(each), each.id, each.selection.takes) for each in groups]
         ahead, first_ms = dict.fromkeys((each.id for each in groups), 0), self._first_ms
         first = min((cursor for cursor, _, _ in wanted), default=self._end)
-        for record in records(self._log, first, self._end):
+        ahead_of_all = _told(records(self._log, first, self._end), self._end - first, progress)
+        for record in ahead_of_all:
             offset: int = record.offset  # type: ignore[assignment]
             for cursor, group_id, takes in wanted:
                 if offset >= cursor and takes(record):
@@ -306,7 +318,9 @@ class _Counting:
         return None if at_ms is None else max(self._look.clock.wall_ms() - at_ms, 0)
 
 
-def _count_dead(look: Look, settings: QueueSettings, exact: bool) -> tuple[int, bool]:
+def _count_dead(
+    look: Look, settings: QueueSettings, exact: bool, progress: Progress | None
+) -> tuple[int, bool]:
     """The dead letters of a queue, and whether that is an estimate. Several queues may share a
     place for them, so each has to be looked at."""
     letters = look.queues().get(dead_letters.queue_of(settings))
@@ -319,8 +333,21 @@ def _count_dead(look: Look, settings: QueueSettings, exact: bool) -> tuple[int, 
         assert isinstance(state, Ledger)
         most = len(state.pending) + log.end_offset - max(state.cursor, log.start_offset)
     if most <= CHEAP or exact:
-        return sum(1 for _ in look.dead(settings.name)), False
+        return sum(1 for _ in _told(look.dead(settings.name), most, progress)), False
     return most, True
+
+
+def _told(items: Iterable[T], total: int, progress: Progress | None) -> Iterable[T]:
+    """The same, and whoever wants to know is told now and then."""
+    return items if progress is None else _telling(items, total, progress)
+
+
+def _telling(items: Iterable[T], total: int, progress: Progress) -> Iterator[T]:
+    for number, item in enumerate(items):
+        if number % _TELL_EVERY == 0:
+            progress(number, total)
+        yield item
+    progress(total, total)
 
 
 # --- space ----------------------------------------------------------------------------------

@@ -1,0 +1,101 @@
+"""Long commands show a person how far they are, and scripts nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+
+import pytest
+
+import tailrace
+from tests.cli.conftest import Shell, command
+
+BAR = "\u2501"
+LETTERS = 30
+
+
+@pytest.fixture
+def queue(shell: Shell) -> str:
+    """One with dead letters, and something ahead of its group."""
+    with tailrace.open(shell.store, upkeep=False) as store:
+        queue = store.queue("q")
+        queue.publish_many([b"%d" % number for number in range(2 * LETTERS)])
+        for message in queue.consumer("g").receive(LETTERS):
+            message.reject("no")
+        store.queue("other")
+    return "q"
+
+
+def watched(shell: Shell, *arguments: object, both: bool = False) -> tuple[str, str]:
+    """What a command writes whose errors go to a terminal; with `both` all of it does."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command(*arguments),
+        cwd=shell.folder,
+        env={**shell.environment, "TERM": "xterm", "COLUMNS": "100"},
+        stdin=subprocess.DEVNULL,
+        stdout=theirs if both else subprocess.PIPE,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                data = os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+            shown += data
+        written = b"" if process.stdout is None else process.stdout.read()
+        assert process.wait(30) == 0, shown
+    os.close(ours)
+    return written.decode(), shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "label"),
+    [
+        (["stats", "--exact"], "count"),
+        (["stats", "q", "--exact"], "count"),
+        (["dead", "q"], "dead"),
+        (["vacuum"], "vacuum"),
+        (["vacuum", "q"], "vacuum"),
+        (["redrive", "q"], "redrive"),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_those_who_watch_see_a_bar(
+    shell: Shell, queue: str, arguments: list[str], label: str, form: list[str]
+) -> None:
+    """What the command writes is as it is without it."""
+    written, shown = watched(shell, *arguments, *form)
+    assert BAR in shown
+    assert label in shown
+    assert BAR not in written
+    assert written
+    if form:
+        assert all("type" in json.loads(line) for line in written.splitlines())
+    assert shell(*arguments, *form).stderr == ""
+
+
+def test_how_many_have_come_back(shell: Shell, queue: str) -> None:
+    written, shown = watched(shell, "redrive", "q", "--limit", "20")
+    assert written == "q: 20 dead letters brought back\n"
+    assert "20/20" in shown
+
+
+def test_how_much_was_counted(shell: Shell, queue: str) -> None:
+    _, shown = watched(shell, "stats", "q", "--exact")
+    assert f"{LETTERS}/{LETTERS}" in shown
+    assert "records" in shown
+
+
+def test_a_bar_is_in_nobodys_way(shell: Shell, queue: str) -> None:
+    """Where lines come as it goes on, they are the progress."""
+    for arguments in (["dead", "q"], ["vacuum"]):
+        _, shown = watched(shell, *arguments, both=True)
+        assert BAR not in shown
+        assert shown.count("\n") >= 2
+    _, shown = watched(shell, "stats")  # which is not long
+    assert BAR not in shown
