@@ -175,6 +175,21 @@ def test_a_receive_of_no_messages(store: Store) -> None:
             refuses(ValueError, "max", functools.partial(consumer.receive, count))
 
 
+@pytest.mark.parametrize("upto", ["5", 3.5, True, b"5", [5]], ids=repr)
+def test_positions_that_are_none(open_store: OpenStore, upto: Any) -> None:
+    with open_store() as store:
+        stream = store.stream("s")
+        stream.publish_many(numbers(9))
+        consumer = stream.consumer("g", auto_commit=False)
+        consumer.receive(6)
+        refuses(TypeError, "an offset", lambda: consumer.commit(upto))
+        assert consumer.committed == 0
+        consumer.commit(4)
+        assert offsets(consumer.receive(1)) == [6]
+    with open_store() as store:
+        assert offsets(store.stream("s").consumer("g").receive(1)) == [4]
+
+
 # --- publish ----------------------------------------------------------------------------------
 
 

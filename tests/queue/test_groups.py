@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tailrace import LeaseLost, Store
+from tailrace.queue.journal import Op, encode_line
+from tests.queue.clocks import Machine
 from tests.queue.support import numbers, offsets, one
 
 
@@ -80,3 +82,77 @@ def test_a_batch_that_is_nacked_tells_of_all_that_were_lost(tmp_path: Path) -> N
         with pytest.raises(LeaseLost) as caught:
             consumer.nack([spent, fresh])
         assert sorted(caught.value.lost) == ["q:0", "q:1"]
+
+
+# --- operations that cannot be carried out --------------------------------------------------------
+
+UNFIT: list[Op] = [
+    {"t": "claim", "c": "x", "u": [], "h": 1, "f": 3, "x": 4, "r": [3, 1]},
+    {"t": "ack"},
+    {"t": "nack", "r": ["0", 1], "u": 0, "e": ""},
+]
+
+
+def journal(machine: Machine, queue: str) -> str:
+    [path] = [p for p in machine.disk.files() if p.endswith("ops.log") and f"/{queue}/" in p]
+    return path
+
+
+@pytest.mark.parametrize("unfit", UNFIT, ids=lambda op: op["t"])
+def test_an_operation_that_cannot_be_carried_out_is_passed_over(
+    machine: Machine, caplog: pytest.LogCaptureFixture, unfit: Op
+) -> None:
+    """As a damaged line is: what others have done counts, and nothing of it is half done."""
+    queue = machine.open().queue("q")
+    queue.publish_many(numbers(5))
+    consumer = queue.consumer("w")
+    first, _second = consumer.receive(2)
+    first.ack()
+    path = journal(machine, "q")
+    machine.kill()
+    data = machine.disk.read(path).rstrip(b"\0")
+    machine.disk.put(path, data + encode_line(unfit) + encode_line({"t": "ack", "r": [1, 1]}))
+    for is_there in (True, False):  # and then there is nothing to pass over
+        caplog.clear()
+        with machine.open() as store:
+            [info] = store.queue("q").groups()
+            assert (info.cursor, info.committed, info.pending) == (2, 2, 0)
+        assert ("messages may be delivered again" in caplog.text) == is_there
+    assert any("damaged-" in name for name in machine.disk.files())
+    with machine.open() as store:
+        assert offsets(store.queue("q").consumer("w").receive(9)) == [2, 3, 4]
+
+
+def test_those_who_have_the_group_open_pass_over_it_as_well(machine: Machine) -> None:
+    streams = [machine.open().stream("s") for _ in range(2)]
+    streams[0].publish_many(numbers(9))
+    consumers = [stream.consumer("g", auto_commit=False) for stream in streams]
+    assert [offsets(consumer.receive(2)) for consumer in consumers] == [[0, 1], [2, 3]]
+    group = streams[0].group("g")
+    with pytest.raises(TypeError), group._turn:
+        group.commit({"t": "done", "c": consumers[0]._member, "x": "5"})
+    assert offsets(consumers[0].receive(1)) == [4]
+    assert offsets(consumers[1].receive(1)) == [5]
+    assert consumers[1].committed == 0
+
+
+def test_closing_a_store_closes_everything_whatever_fails(tmp_path: Path) -> None:
+    store = Store(tmp_path, upkeep=False)
+    queues = [store.queue(name) for name in "abc"]
+    consumers = [queue.consumer("w") for queue in queues]
+    for queue, consumer in zip(queues, consumers, strict=True):
+        queue.publish(b"x")
+        one(consumer)
+
+    def fail(number: int) -> None:
+        raise RuntimeError(f"number {number}")
+
+    for number in (0, 1):
+        group = queues[number].group("w")
+        group._give_up_leases = lambda number=number: fail(number)  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="number 0"):
+        store.close()
+    assert not any(queue.is_open for queue in queues)
+    store.close()
+    with Store(tmp_path, upkeep=False) as again:
+        assert again.queue("c").pending("w")[0].state == "free"

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tailrace.errors import Closed
 from tailrace.log.follow import Tailing
+from tailrace.log.inputs import check_whole
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.group import LOOK_AFTER_S
 from tailrace.queue.message import Message
@@ -354,6 +355,7 @@ class StreamConsumer(_Receiver):
         elif isinstance(upto, Message):
             self._group.done(self._member, upto.epoch, below=upto.offset + 1)
         else:
+            check_whole("upto", upto, "a message or an offset")
             self._group.done(self._member, self._epoch, below=upto)
 
     def commit_but(self, kept: Sequence[Message]) -> None:

@@ -36,7 +36,7 @@ from tailrace.queue.group_files import (
     plain_name,
     sweep,
 )
-from tailrace.queue.journal import Deleted, Journal, Op
+from tailrace.queue.journal import Deleted, Journal, Op, Unfit
 from tailrace.queue.snapshots import SHARDS, Snapshot, Snapshots
 from tailrace.queue.turns import Turn
 
@@ -140,12 +140,21 @@ class Group(Generic[S]):
 
     def begin(self) -> None:
         """With the turn: come to know what others have done."""
-        if self._is_stale:
-            self._reload()
-        elif not self._catch_up():
-            self._follow()
+        while not self._is_informed():
+            self._is_stale = True
         if self._journal.is_damaged:
             self._keep_aside()
+
+    def _is_informed(self) -> bool:
+        """False if that has to begin again, because something has to be passed over."""
+        try:
+            if self._is_stale:
+                self._reload()
+            elif not self._catch_up():
+                self._follow()
+        except Unfit:
+            return False
+        return True
 
     def _catch_up(self) -> bool:
         try:

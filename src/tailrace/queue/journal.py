@@ -16,7 +16,8 @@ who loads the journal applies them as if the others were damaged, and cuts off w
 Whoever holds the group's lock reads what others have written since, and then writes. A line that
 was not finished is the work of one who was killed: nobody has been told that it happened, so it is
 cut off. A damaged line with whole ones behind it is another matter: it is reported, and the group's
-state can bear that it is missing (`ledger.py`).
+state can bear that it is missing (`ledger.py`). So is a line whose operation cannot be carried out:
+the group is loaded again without it.
 
 Not thread-safe, but for `wait_durable`.
 """
@@ -38,7 +39,17 @@ from tailrace.errors import Corrupt, NotWritten
 from tailrace.kernel import crc32c
 from tailrace.log.fs import File, FileSystem, read_exactly, write_all
 
-__all__ = ["NAME", "Deleted", "Journal", "Op", "encode_line", "parse_line", "unknown", "write_new"]
+__all__ = [
+    "NAME",
+    "Deleted",
+    "Journal",
+    "Op",
+    "Unfit",
+    "encode_line",
+    "parse_line",
+    "unknown",
+    "write_new",
+]
 
 logger = logging.getLogger("tailrace")
 
@@ -74,7 +85,10 @@ def parse_line(line: bytes) -> Op | None:
     body = line[_PREFIX:]
     if line[:_PREFIX] != b'{"k":"%08x",' % crc32c(body):
         return None
-    op: Op = _decode(line)
+    try:
+        op: Op = _decode(line)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
     del op["k"]
     return op
 
@@ -86,6 +100,15 @@ def unknown(op: Op) -> Corrupt:
 
 class Deleted(Exception):
     """The journal says that the group was deleted."""
+
+
+class Unfit(Exception):
+    """The journal has an operation that cannot be carried out, and the state is half changed by it.
+    Who loads the group again goes on without it."""
+
+
+# What an operation that nobody should have written leads to.
+_WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Journal:
@@ -102,6 +125,7 @@ class Journal:
         self.is_other = False  # its snapshot is not what the journal before it led to
         self.is_damaged = False  # a line in the middle could not be read
         self.position = 0  # behind what we know
+        self._unfit: set[tuple[int, int]] = set()  # by generation and position
         self._sync_lock = threading.Lock()
         self._durable = (0, 0)  # generation and position
 
@@ -166,16 +190,25 @@ class Journal:
             self._cut(behind, is_torn=bool(rest.strip(b"\0")))
         for line in lines:
             op = parse_line(line.lstrip(b"\0"))
+            if op is not None and self._unfit and self.mark in self._unfit:
+                op = None
             if op is None or line[:1] == b"\0":
                 self._report(self.position)
             if op is None:
                 pass
-            elif op["t"] == "moved":
+            elif op.get("t") == "moved":
                 return False
-            elif op["t"] == "deleted":
+            elif op.get("t") == "deleted":
                 raise Deleted
             else:
-                apply(op)
+                try:
+                    apply(op)
+                except _WRONG as error:
+                    self._unfit.add(self.mark)
+                    text = "%s: the operation at %d cannot be carried out: %r"
+                    extra = {"path": self.path}
+                    logger.error(text, self.path, self.position, error, extra=extra)
+                    raise Unfit from error
             self.position += len(line) + 1
             self.ops += 1
         return True

@@ -17,6 +17,7 @@ from tailrace.kernel import Record
 from tailrace.log.follow import Follower
 from tailrace.log.log import Log
 from tailrace.queue.classic import ClassicGroup, Pending
+from tailrace.queue.closing import close_all
 from tailrace.queue.consumer import Consumer, StreamConsumer
 from tailrace.queue.delays import Delays
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
@@ -415,17 +416,22 @@ class _LogQueue(Roomy):
             self.settings  # noqa: B018
         except Closed:  # deleted, and let go of
             return
-        for consumer in list(self._consumers):
-            consumer.close()
-        self.delays.close(self._store.layout.trash(self.incarnation))
-        self._store.handles.forget(self)
+        trash = self._store.layout.trash(self.incarnation)
+        close_all(
+            [
+                *(consumer.close for consumer in list(self._consumers)),
+                lambda: self.delays.close(trash),
+                lambda: self._store.handles.forget(self),
+                self._close_files,
+            ]
+        )
+
+    def _close_files(self) -> None:
         with self._lock:
             groups, self._groups = list(self._groups.values()), {}
             log, self._log = self._log, None
-        for group in groups:
-            group.close()
-        if log is not None:
-            log.close()
+        closes: list[Callable[[], object]] = [group.close for group in groups]
+        close_all(closes if log is None else [*closes, log.close])
 
     def disown(self) -> None:
         """In a forked child: another thread of the parent may have had the lock."""

@@ -26,6 +26,7 @@ from tailrace.queue.alarm import Alarm
 from tailrace.queue.backing import BackedUp
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.clock import Clock, SystemClock
+from tailrace.queue.closing import close_all
 from tailrace.queue.consumer import Consumer, StreamConsumer
 from tailrace.queue.disk import DiskSettings, DiskWatch
 from tailrace.queue.ephemeral import Attendance, Sweeper
@@ -578,13 +579,8 @@ class Store(BackedUp):
         self._sweeper.stop()
         if caretaker is not None:
             caretaker.stop()
-        try:
-            for queue in queues:
-                queue.close()
-        finally:
-            self.alarm.close()
-            self._presence.close()
-            self.registry.close()
+        ours = self.alarm.close, self._presence.close, self.registry.close
+        close_all([*(queue.close for queue in queues), *ours])
 
     def __enter__(self) -> Store:
         self.check_open()
