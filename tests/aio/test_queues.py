@@ -10,6 +10,7 @@ import pytest
 from tailrace import Closed, ConfigError, Full, InvalidName, LeaseLost, Outgoing
 from tests.aio.queue_support import APIS, Api, offsets, values
 from tests.aio.support import collect, run
+from tests.log.helpers import WAIT
 from tests.queue.clocks import ManualClock
 
 FAST: dict[str, Any] = {"flush": "async"}
@@ -401,6 +402,31 @@ def test_too_many_failures(path: Path, api: Api, clock: ManualClock) -> None:
                 assert await consumer.receive() == []
                 [letter] = await store.dead("q", limit=1)
                 assert letter.value == b"0"
+
+    run(work())
+
+
+def test_errors_and_reasons_are_text(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            queue = await store.queue("q", retry={"initial_backoff": 0})
+            await queue.publish(b"0")
+            async with queue.consumer("g", id="\udcff") as consumer:
+                [message] = await consumer.receive()
+                with pytest.raises(TypeError, match="error is text, not 5"):
+                    await message.nack(error=5)
+                with pytest.raises(TypeError, match="error is text, not 5"):
+                    await consumer.nack([message], error=5)
+                with pytest.raises(TypeError, match="reason is text, not b'why'"):
+                    await message.reject(b"why")
+                with pytest.raises(TypeError, match="reason is text, not b'why'"):
+                    await consumer.reject([message], b"why")
+                with pytest.raises(OSError, match="bad"):
+                    async with message:
+                        raise OSError("bad \udcff file")
+                [message] = await consumer.receive(1, WAIT)
+                assert message.last_error == "OSError: bad \\udcff file"
+                await message.ack()
 
     run(work())
 

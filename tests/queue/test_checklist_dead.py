@@ -68,6 +68,28 @@ def test_what_the_group_cannot_write_down_has_not_died(machine: Machine, word: s
     assert states(queue) == {}
 
 
+def test_a_dead_letter_that_can_never_be_written_stops_nobody(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_machine() as (machine, store, queue):
+        queue.publish_many(numbers(2))
+        consumer = queue.consumer("w")
+        for _ in range(3):
+            one(consumer)
+            machine.clock.advance(2)
+
+        def fail(*arguments: object) -> None:
+            raise TypeError("no such letter")
+
+        monkeypatch.setattr(store, "bury", fail)
+        assert values(consumer.receive(2)) == [b"1"]
+        assert "q:0 cannot become a dead letter: no such letter" in caplog.text
+        monkeypatch.undo()
+        machine.clock.advance(60)
+        consumer.receive(2)
+        assert values(store.dead("q")) == [b"0"]
+
+
 def test_a_dead_letter_is_there_once_whatever_is_interrupted(machine: Machine) -> None:
     """The append goes through, and what follows it does not."""
     store, fs = machine.open_faulty()

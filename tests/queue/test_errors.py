@@ -293,6 +293,54 @@ def test_settling_with_arguments_that_are_wrong_settles_nothing(store: Store) ->
     message.ack()
 
 
+@pytest.mark.parametrize("text", [404, b"why", None, ValueError("x")], ids=repr)
+def test_errors_and_reasons_are_text(store: Store, text: Any) -> None:
+    queue, stream = store.queue("q"), store.stream("s")
+    queue.publish(b"x")
+    stream.publish(b"x")
+    consumer, reader = queue.consumer("w"), stream.consumer("g")
+    message, [read] = one(consumer), reader.receive()
+    for use in (
+        lambda: message.nack(error=text),
+        lambda: message.reject(text),
+        lambda: consumer.nack([message], error=text),
+        lambda: consumer.reject([message], text),
+        lambda: read.nack(error=text),
+        lambda: read.reject(text),
+    ):
+        refuses(TypeError, "(error|reason) is text, not", use)
+        assert states(queue) == {0: ("leased", 1)}
+    assert (store.dead("q"), reader.committed) == ([], 0)
+    message.ack()
+
+
+def test_errors_and_reasons_that_no_file_can_carry_are_spelled_out(store: Store) -> None:
+    """Names of files may hold halves of characters, and the errors that tell of them do, too."""
+    queue = store.queue("q", retry={"initial_backoff": 0})
+    queue.publish(b"x")
+    consumer = queue.consumer("w", id="\udcff")
+    assert consumer.id == "\\udcff"
+    with pytest.raises(OSError, match="bad"), one(consumer):
+        raise OSError("bad \udcff file")
+    assert states(queue) == {0: ("waiting", 1)}
+    message = one(consumer)
+    assert message.last_error == "OSError: bad \\udcff file"
+    message.nack(error="\udcff")
+    message = one(consumer)
+    assert message.last_error == "\\udcff"
+    consumer.reject([message], "no \udcff")
+    [letter] = store.dead("q")
+    assert letter.headers["_dlq_reason"] == b"no \\udcff"
+
+
+def test_the_id_of_a_consumer_is_text(store: Store) -> None:
+    queue, stream = store.queue("q"), store.stream("s")
+    wrong: Any = 5
+    refuses(TypeError, "id is text, not 5", lambda: queue.consumer("w", id=wrong))
+    refuses(TypeError, "id is text, not 5", lambda: stream.consumer("w", id=wrong))
+    assert (queue.group_ids(), stream.group_ids()) == ([], [])
+
+
 def test_messages_that_were_only_looked_at_cannot_be_settled(store: Store) -> None:
     queue = store.queue("q")
     queue.publish_many(numbers(2))

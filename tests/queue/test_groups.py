@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,7 +137,9 @@ def test_those_who_have_the_group_open_pass_over_it_as_well(machine: Machine) ->
     assert consumers[1].committed == 0
 
 
-def test_closing_a_store_closes_everything_whatever_fails(tmp_path: Path) -> None:
+def test_closing_a_store_closes_everything_whatever_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path, upkeep=False)
     queues = [store.queue(name) for name in "abc"]
     consumers = [queue.consumer("w") for queue in queues]
@@ -148,8 +151,7 @@ def test_closing_a_store_closes_everything_whatever_fails(tmp_path: Path) -> Non
         raise RuntimeError(f"number {number}")
 
     for number in (0, 1):
-        group = queues[number].group("w")
-        group._give_up_leases = lambda number=number: fail(number)  # type: ignore[method-assign]
+        monkeypatch.setattr(queues[number].group("w"), "_give_up_leases", partial(fail, number))
     with pytest.raises(RuntimeError, match="number 0"):
         store.close()
     assert not any(queue.is_open for queue in queues)

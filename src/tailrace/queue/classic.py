@@ -471,7 +471,7 @@ class ClassicGroup(Shedding):
                 )
                 self._office.bury(message, self.id, self._account, lease.error)
             self._settle_dead([offset])
-        except (TailraceError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  whoever receives has nothing to do with it
             extra = {"queue": self.queue, "group": self.id, "offset": offset}
             text = "%s:%d cannot become a dead letter: %s"
             logger.error(text, self.queue, offset, error, extra=extra)

@@ -17,8 +17,10 @@ from tailrace.log.follow import Tailing
 from tailrace.log.inputs import check_whole
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.group import LOOK_AFTER_S
+from tailrace.queue.inputs import as_text
 from tailrace.queue.message import Message
 from tailrace.queue.stream import StreamGroup, StreamSettler
+from tailrace.queue.stream_ledger import without
 
 __all__ = ["Consumer", "StreamConsumer", "new_consumer_id", "shorter"]
 
@@ -224,11 +226,11 @@ class Consumer(_Receiver):
         self, messages: Iterable[Message], delay: float | str | None = None, error: str = ""
     ) -> None:
         """Each of them failed: `Message.nack`, in one step."""
-        self._group.nack(self._ours(messages), delay, error)
+        self._group.nack(self._ours(messages), delay, as_text("error", error))
 
     def reject(self, messages: Iterable[Message], reason: str = "") -> None:
         """None of them can ever succeed: `Message.reject`."""
-        self._group.reject(self._ours(messages), reason)
+        self._group.reject(self._ours(messages), as_text("reason", reason))
 
     def release(self, messages: Iterable[Message]) -> None:
         """Give them back at once, as if they had not been delivered, in one step."""
@@ -293,6 +295,10 @@ class StreamConsumer(_Receiver):
         self.id = id or new_consumer_id()
         self._begin()
 
+    # First and last messages of what others got who share this consumer, and are still at: for
+    # those who wait in their own way.
+    held: Sequence[tuple[Message, Message]] = ()
+
     def _begin(self) -> None:
         self._got: list[int] = []  # first, behind, …: what the caller has, and has not moved past
         self._past: list[int] = []  # what it has moved past, and we have not committed
@@ -315,9 +321,13 @@ class StreamConsumer(_Receiver):
 
     def _move_on(self) -> None:
         """To ask for more says that one is done with what one has."""
-        for first, behind in zip(self._got[::2], self._got[1::2], strict=True):
-            _extend(self._past, first, behind)
-        self._got = []
+        past, self._got = list(zip(self._got[::2], self._got[1::2], strict=True)), []
+        for first, last in self.held:
+            if first.epoch == self._epoch:
+                past = without(past, first.offset, last.offset + 1)
+                self._got += (first.offset, last.offset + 1)
+        for low, high in past:
+            _extend(self._past, low, high)
 
     def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
         if self._forks != _forks:
@@ -346,7 +356,8 @@ class StreamConsumer(_Receiver):
 
     def commit(self, upto: Message | int | None = None) -> None:
         """What was received is processed: all of it, or up to a message (itself included), or below
-        an offset. Returns when that is as durable as the queue's flush mode promises."""
+        an offset. Returns when that is as durable as the queue's flush mode promises. Nothing
+        counts that was received before somebody had the group go on from elsewhere."""
         if upto is None:
             ranges = [*self._past, *self._got]
             if ranges:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tailrace.errors import LeaseLost
 from tailrace.kernel import Headers, Record, encode_headers, find_header
 from tailrace.queue.addresses import ROOT, address_of
+from tailrace.queue.inputs import as_text
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -269,11 +270,11 @@ class Message:
     def nack(self, delay: float | str | None = None, error: str = "") -> None:
         """It failed: deliver it again, after `delay`, or as the queue's `retry` says; when it has
         failed too often it becomes a dead letter. `error` travels with it."""
-        self._settling().nack([self], delay, error)
+        self._settling().nack([self], delay, as_text("error", error))
 
     def reject(self, reason: str = "") -> None:
         """It can never succeed: it becomes a dead letter."""
-        self._settling().reject([self], reason)
+        self._settling().reject([self], as_text("reason", reason))
 
     def release(self) -> None:
         """Give it back at once, as if it had not been delivered."""

@@ -24,6 +24,7 @@ from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
 from tailrace.queue.group import Member
 from tailrace.queue.group_files import GroupFiles, discard_unopened
 from tailrace.queue.handles import QueueLog, opening
+from tailrace.queue.inputs import as_text
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
 from tailrace.queue.registry import Queues
@@ -476,6 +477,7 @@ class Queue(_LogQueue):
             raise ConfigError(
                 f"prefetch: expected a number of messages from 1 on, got {prefetch!r}"
             )
+        id = None if id is None else as_text("id", id)
         lease_ms = None
         if visibility_timeout is not None:
             lease_ms = parse_duration(visibility_timeout, "visibility_timeout")
@@ -572,6 +574,7 @@ class Stream(_LogQueue):
         message. With one ("first"; "last" or "next" for what comes from now on; an offset;
         "offset=…", "timestamp=…"; or `timestamp=`) the whole group goes on from there.
         """
+        id = None if id is None else as_text("id", id)
         interval_ms = self.settings.auto_commit_interval_ms
         if auto_commit_interval is not None:
             interval_ms = parse_duration(auto_commit_interval, "auto_commit_interval")

@@ -24,7 +24,7 @@ from typing import Any
 
 from tailrace.queue.journal import Op, unknown
 
-__all__ = ["Range", "StreamLedger"]
+__all__ = ["Range", "StreamLedger", "without"]
 
 Range = tuple[int, int]
 
@@ -71,7 +71,7 @@ class StreamLedger:
         if first > self.cursor:  # the journal was damaged: better twice than never
             self.back = _joined(sorted([*self.back, (self.cursor, first)]))
         if op.get("b"):
-            self.back = _without(self.back, first, behind)
+            self.back = without(self.back, first, behind)
         if ranges and ranges[-1][1] == first:
             ranges[-1] = (ranges[-1][0], behind)
         else:
@@ -83,10 +83,10 @@ class StreamLedger:
     def _done(self, op: Op) -> None:
         left = self.taken.get(op["c"], [])
         if "x" in op:
-            left = _without(left, 0, op["x"])
+            left = without(left, 0, op["x"])
         runs = op.get("r", ())
         for first, behind in zip(runs[::2], runs[1::2], strict=True):
-            left = _without(left, first, behind)
+            left = without(left, first, behind)
         if left:
             self.taken[op["c"]] = left
         else:
@@ -95,7 +95,7 @@ class StreamLedger:
     def _skip(self, op: Op) -> None:
         behind = op["x"]
         self.cursor = max(self.cursor, behind)
-        self.back = _without(self.back, 0, behind)
+        self.back = without(self.back, 0, behind)
         for consumer in list(self.taken):
             self._done({"c": consumer, "x": behind})
 
@@ -151,7 +151,7 @@ class StreamLedger:
         return ledger
 
 
-def _without(ranges: list[Range], first: int, behind: int) -> list[Range]:
+def without(ranges: list[Range], first: int, behind: int) -> list[Range]:
     """What is left of ranges outside `first <= offset < behind`."""
     left = []
     for low, high in ranges:
