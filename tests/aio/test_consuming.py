@@ -355,6 +355,109 @@ def test_many_tasks_share_a_consumer(path: Path, kind: str) -> None:
     run(work())
 
 
+def test_what_another_task_is_still_at_is_not_committed(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            stream = await store.stream("s", auto_commit_interval=0)
+            await stream.publish_many([b"x"] * 20)
+            async with stream.consumer("g") as consumer:
+                go_on = asyncio.Event()
+
+                async def slow() -> None:
+                    assert offsets(await consumer.receive(2)) == [0, 1]
+                    await go_on.wait()
+                    assert offsets(await consumer.receive(2)) == [7, 8]
+
+                async def quick(wanted: list[int]) -> None:
+                    for offset in wanted:
+                        assert offsets(await consumer.receive()) == [offset]
+
+                task = asyncio.ensure_future(slow())
+                await steps(1)
+                await until(lambda: bool(consumer._held))
+                await quick([2, 3, 4, 5, 6])
+                assert await consumer.committed() == 0
+                go_on.set()
+                await task
+                await quick([9])
+                assert await consumer.committed() == 9  # it has ended: it is not at 7 and 8
+            async with stream.consumer("g") as consumer:
+                assert offsets(await consumer.receive()) == [9]
+
+    run(work())
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_what_a_task_had_that_failed_is_not_committed(path: Path, is_cancelled: bool) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            stream = await store.stream("s", auto_commit_interval=0)
+            await stream.publish_many([b"x"] * 9)
+            async with stream.consumer("g") as consumer:
+
+                async def fail() -> None:
+                    await consumer.receive(2)
+                    if is_cancelled:
+                        await asyncio.sleep(WAIT)
+                    raise ValueError("this one")
+
+                task = asyncio.ensure_future(fail())
+                await until(lambda: bool(consumer._held))
+                if is_cancelled:
+                    task.cancel()
+                await asyncio.wait([task])
+                for offset in (2, 3, 4):
+                    assert offsets(await consumer.receive()) == [offset]
+                assert await consumer.committed() == 0
+                with pytest.raises(asyncio.CancelledError if is_cancelled else ValueError):
+                    await task
+            async with stream.consumer("g") as consumer:  # and so somebody else gets it
+                assert offsets(await consumer.receive(9)) == [0, 1]
+                await consumer.seek(5)
+                assert offsets(await consumer.receive(2)) == [5, 6]
+                await consumer.receive()
+                assert await consumer.committed() == 7
+
+    run(work())
+
+
+def test_a_seek_forgets_what_tasks_were_at(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            stream = await store.stream("s", auto_commit_interval=0)
+            await stream.publish_many([b"x"] * 9)
+            async with stream.consumer("g") as consumer, stream.consumer("g") as other:
+                task = asyncio.ensure_future(_receive_and_stay(consumer))
+                await until(lambda: bool(consumer._held))
+                await other.seek(0)
+                for offset in range(4):
+                    assert offsets(await consumer.receive()) == [offset]
+                assert await consumer.committed() == 3
+                task.cancel()
+                await asyncio.wait([task])
+
+    run(work())
+
+
+async def _receive_and_stay(consumer: aio.StreamConsumer) -> None:
+    await consumer.receive(2)
+    await asyncio.sleep(WAIT)
+
+
+def test_each_receive_may_be_a_task_of_its_own(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            stream = await store.stream("s", auto_commit_interval=0)
+            await stream.publish_many([b"x"] * 9)
+            async with stream.consumer("g") as consumer:
+                for offset in range(5):
+                    found = await asyncio.wait_for(consumer.receive(), WAIT)
+                    assert offsets(found) == [offset]
+                assert await consumer.committed() == 4
+
+    run(work())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_event_is_enough_for_all_who_wait(path: Path, kind: str) -> None:
     async def work() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace.aio.desk import Desk
 from tailrace.aio.message import Message
@@ -16,6 +16,9 @@ from tailrace.errors import Closed, LeaseLost
 from tailrace.queue.consumer import Consumer as BlockingConsumer
 from tailrace.queue.consumer import StreamConsumer as BlockingStreamConsumer
 from tailrace.queue.message import Message as BlockingMessage
+
+if TYPE_CHECKING:
+    from tailrace.aio.queue import LogQueue
 
 __all__ = ["Consumer", "StreamConsumer"]
 
@@ -79,26 +82,62 @@ def _give_back(consumer: BlockingConsumer, messages: list[BlockingMessage]) -> N
         consumer.release(messages)
 
 
+_Span = tuple[BlockingMessage, BlockingMessage]
+
+
 class StreamConsumer(Receiver[BlockingStreamConsumer]):
     """A consumer of a stream: an async iterator of messages, with `commit` and `seek`.
 
-    With `auto_commit` (the default) what the caller has moved past is committed now and then: it
-    has moved past a message when it asks for the next one. What the group's other consumers have
-    got it does not get, unless they leave without committing it. What a cancelled task would have
-    received comes with the next `receive`.
+    With `auto_commit` (the default) what a task has moved past is committed now and then: it has
+    moved past a message when it asks for the next one, or has returned. What another task is still
+    at is not committed, nor what one had that failed or was cancelled; that goes to the others of
+    the group when this consumer leaves. `commit`, and `ack` and `reject` of a message, speak for
+    all tasks that share it: tasks that commit by themselves need a consumer each.
+
+    What the group's other consumers have got it does not get, unless they leave without committing
+    it. What a cancelled task would have received comes with the next `receive`.
     """
+
+    def __init__(
+        self, queue: LogQueue[Any], make: Callable[[], BlockingStreamConsumer], group: str
+    ) -> None:
+        super().__init__(queue, make, group)
+        # The first and the last message of what tasks have got and not moved past; and of what
+        # those had who will not.
+        self._held: dict[asyncio.Task[Any] | None, _Span] = {}
+        self._failed: list[_Span] = []
 
     @property
     def auto_commit(self) -> bool:
         """Is what the caller has moved past committed without being asked?"""
         return self._joined().auto_commit
 
+    async def receive(self, max: int = 1, wait: float | None = 0.0) -> list[Message]:
+        """Up to `max` messages, as `Consumer.receive`. To ask for them says that this task is done
+        with those that it has: with `auto_commit` they are committed when the time comes."""
+        task = asyncio.current_task()
+        self._held.pop(task, None)
+        messages = await super().receive(max, wait)
+        if messages:
+            self._held[task] = messages[0]._message, messages[-1]._message
+        return messages
+
+    def _before_look(self, blocking: BlockingStreamConsumer) -> None:
+        for task in [task for task in self._held if task is not None and task.done()]:
+            span = self._held.pop(task)
+            # Not by its exception: to ask for that says that it was noticed.
+            if task.cancelled() or task.get_stack(limit=1):
+                self._failed.append(span)
+        blocking.held = [*self._held.values(), *self._failed]
+
     def _part_with_found(self) -> None:
         """Keep it: it is ours until we leave, and then it goes to the others."""
 
     async def commit(self, upto: Message | int | None = None) -> None:
-        """What was received is processed: all of it, or up to a message (itself included), or below
-        an offset. Returns when that is as durable as the queue's flush mode promises."""
+        """What was received is processed: all of it, by whichever task, or up to a message (itself
+        included), or below an offset. Returns when that is as durable as the queue's flush mode
+        promises. Nothing counts that was received before somebody had the group go on from
+        elsewhere."""
         blocking = self._joined()
         job: Callable[[], None]
         if upto is None:
@@ -121,8 +160,10 @@ class StreamConsumer(Receiver[BlockingStreamConsumer]):
 
     def _forget(self, looks: int, future: asyncio.Future[None]) -> None:
         """We are elsewhere: what so many looks had found, which were begun before, is nothing."""
-        if self._finder <= looks and not future.cancelled() and future.exception() is None:
-            self._found.clear()
+        if not future.cancelled() and future.exception() is None:
+            self._failed.clear()
+            if self._finder <= looks:
+                self._found.clear()
 
     async def committed(self) -> int:
         """Everything below was processed, by whichever consumer of the group."""

@@ -232,12 +232,16 @@ class Receiver(Generic[B], AsyncIterator[Message]):
         """Nobody is there to take it."""
         raise NotImplementedError
 
+    def _before_look(self, blocking: B) -> None:
+        """Nobody has anything to take; all who have taken something are known."""
+
     async def _looked(self) -> _Look:
         """The look that is under way, or else one of our own, when it is done. It looks for all who
         want something: fifty tasks that want one message each need not look fifty times."""
         look = self._look
         if look is None:
             blocking = self._joined()
+            self._before_look(blocking)
             watch = blocking.tail.watch
             seen = watch.task().seen
             self._looks += 1

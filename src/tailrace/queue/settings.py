@@ -405,7 +405,7 @@ _PLAIN: Final[_Parsers] = {
     "reserved": ("reserved", _flag),
     "compression": ("compression", _one_of(CODECS)),
     "compact_after": ("compact_after", _count_from_one),
-    "auto_commit_interval": ("auto_commit_interval_ms", _some_time),
+    "auto_commit_interval": ("auto_commit_interval_ms", _duration),
     "expire_groups": ("expire_groups_ms", _duration),
 }
 
