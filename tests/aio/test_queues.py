@@ -461,6 +461,28 @@ def test_acking_and_publishing_in_one_step(path: Path, api: Api, clock: ManualCl
     run(work())
 
 
+def test_what_is_published_goes_to_the_queue_that_was_meant(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store, api.open(path / "other") as another:
+            queue, inner = await store.queue("q"), await store.queue("a/b")
+            outer, other = await store.queue("a"), await another.queue("a/b")
+            await queue.publish(b"0")
+            async with queue.consumer("g") as consumer:
+                [message] = await consumer.receive()
+                with pytest.raises(ValueError, match="is of another store"):
+                    await message.ack(publish=[(other, b"1")])
+                await store.delete("a")
+                await store.queue("a")
+                with pytest.raises(Closed, match="'a' was deleted"):
+                    await message.ack(publish=[(outer, b"1")])
+                outgoing: Any = {"queue": getattr(inner, "_inner", inner)}
+                await message.ack(publish=[(inner, b"1"), Outgoing("x", b"2", **outgoing)])
+            assert values(await collect(inner.read())) == [b"1", b"2"]
+            assert await (await store.queue("a")).length() == 0
+
+    run(work())
+
+
 # --- filters, keys, looking ---------------------------------------------------------------
 
 

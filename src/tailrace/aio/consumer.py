@@ -128,7 +128,7 @@ class StreamConsumer(Receiver[BlockingStreamConsumer]):
             # Not by its exception: to ask for that says that it was noticed.
             if task.cancelled() or task.get_stack(limit=1):
                 self._failed.append(span)
-        blocking.held = [*self._held.values(), *self._failed]
+        blocking._held = [*self._held.values(), *self._failed]
 
     def _part_with_found(self) -> None:
         """Keep it: it is ours until we leave, and then it goes to the others."""

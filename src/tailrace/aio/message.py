@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -11,9 +12,9 @@ from typing import Any
 from tailrace.aio.desk import Desk
 from tailrace.errors import LeaseLost, NotWritten, TailraceError
 from tailrace.kernel import Headers, Record
-from tailrace.queue.addresses import ROOT
 from tailrace.queue.message import Message as BlockingMessage
 from tailrace.queue.message import describe
+from tailrace.queue.outgoing import Outgoing
 
 __all__ = ["AutoExtend", "Message"]
 
@@ -143,7 +144,7 @@ class Message:
         What is in `publish` is published first, once, however often the message is delivered: pairs
         of a topic (or a queue) and a value, or `Outgoing`.
         """
-        outgoing = [_with_name(each) for each in publish]
+        outgoing = [_as_blocking(each) for each in publish]
         if self._desk is None or outgoing:
             await self._beside(partial(self._message.ack, outgoing))
         else:
@@ -244,11 +245,14 @@ class AutoExtend:
             await asyncio.wait([self._task])
 
 
-def _with_name(given: Any) -> Any:
-    """A pair of a queue and a value, such as the blocking side knows it."""
+def _as_blocking(given: Any) -> Any:
+    """What is to be published, such as the blocking side knows it."""
     from tailrace.aio.queue import Queue, Stream
 
+    if isinstance(given, Outgoing):
+        queue: Any = given.queue
+        return replace(given, queue=queue._queue) if isinstance(queue, Queue | Stream) else given
     match given:
         case (Queue() | Stream() as queue, value):
-            return f"{ROOT}/{queue.name}", value
+            return queue._queue, value
     return given

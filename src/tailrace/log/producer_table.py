@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from tailrace.errors import Corrupt
+from tailrace.errors import Corrupt, NotWritten
 from tailrace.kernel import first_headers
 from tailrace.log.fs import FileSystem
 from tailrace.log.producers import Appended, Producers
@@ -46,7 +46,10 @@ class ProducerTable:
 
     def find(self, producer: str, sequence: int, view: View) -> Appended | None:
         """Where this sequence is in the log, if it is. `view` is all of the log."""
-        return self._current(view).find(producer, sequence)
+        try:
+            return self._current(view).find(producer, sequence)
+        except OSError as error:
+            raise NotWritten(f"{self._folder}: cannot read the producers: {error}") from error
 
     def add(self, producer: str, sequence: int, appended: Appended, now_ms: int) -> None:
         assert self._producers is not None  # it was looked for

@@ -466,12 +466,7 @@ class Writer:
     def append_once(self, draft: Draft, producer: str, sequence: int, now_ms: int) -> Appended:
         """Append, unless this producer's sequence is in the log already."""
         with self._my_turn():
-            view = self._everything()
-            try:
-                found = self.producers.find(producer, sequence, view)
-            except OSError as error:
-                raise NotWritten(f"{self._folder}: cannot read the producers: {error}") from error
-            if found is not None:
+            if (found := self.producers.find(producer, sequence, self._everything())) is not None:
                 return found
             base = self.tail.base
             try:
@@ -484,6 +479,11 @@ class Writer:
             if self.tail.base != base and self.flush_mode is not FlushMode.ASYNC:
                 self._store_producers()
             return found
+
+    def has(self, producer: str, sequence: int) -> bool:
+        """Is this producer's sequence in the log?"""
+        with self._my_turn():
+            return self.producers.find(producer, sequence, self._everything()) is not None
 
     def _everything(self) -> View:
         extents, end_offset = self.tail.extents()

@@ -297,7 +297,7 @@ class StreamConsumer(_Receiver):
 
     # First and last messages of what others got who share this consumer, and are still at: for
     # those who wait in their own way.
-    held: Sequence[tuple[Message, Message]] = ()
+    _held: Sequence[tuple[Message, Message]] = ()
 
     def _begin(self) -> None:
         self._got: list[int] = []  # first, behind, …: what the caller has, and has not moved past
@@ -322,7 +322,7 @@ class StreamConsumer(_Receiver):
     def _move_on(self) -> None:
         """To ask for more says that one is done with what one has."""
         past, self._got = list(zip(self._got[::2], self._got[1::2], strict=True)), []
-        for first, last in self.held:
+        for first, last in self._held:
             if first.epoch == self._epoch:
                 past = without(past, first.offset, last.offset + 1)
                 self._got += (first.offset, last.offset + 1)

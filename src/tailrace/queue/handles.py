@@ -43,6 +43,10 @@ class QueueLog(Log):
         super()._open()
         self.label(self._label)  # a forked child opens it anew
 
+    def has(self, producer: str) -> bool:
+        """Is what somebody appends once in the log already?"""
+        return self._writing().has(producer, 0)
+
     def let_go(self, retention: Retention, below: int | None) -> VacuumReport:
         """Delete the segments that retention lets go, as far as they are all below an offset."""
         report = self._writing().vacuum(retention, below)

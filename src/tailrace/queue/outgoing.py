@@ -9,6 +9,7 @@ from tailrace.log.commit import Receipt
 from tailrace.queue.addresses import ROOT
 from tailrace.queue.delays import Delayed
 from tailrace.queue.queue import Queue, Stream
+from tailrace.queue.settings import QueueSettings
 
 __all__ = ["Outgoing", "Published"]
 
@@ -23,7 +24,7 @@ class Outgoing:
     headers: Any = None
     message_id: str | None = None
     ttl: float | str | None = None
-    queue: str | None = None  # only this one, whatever the topic is bound to
+    queue: Queue | Stream | None = None  # only this one, whatever the topic is bound to
 
     @classmethod
     def of(cls, given: Any) -> Outgoing:
@@ -32,13 +33,23 @@ class Outgoing:
             return given
         match given:
             case (Queue() | Stream() as queue, value):
-                return cls(f"{ROOT}/{queue.name}", value, queue=queue.name)
+                return cls(f"{ROOT}/{queue.name}", value, queue=queue)
             case (str() as topic, value):
                 return cls(topic, value)
         raise TypeError(
             "what is published is a pair of a topic (or a queue) and a value, or an Outgoing, "
             f"not {given!r:.60}"
         )
+
+    def settings_in(self, root: str) -> QueueSettings:
+        """Those of its queue, as of now, which has to be of the store in `root`. `Closed` if it was
+        deleted: one that was made under its name is another."""
+        queue = self.queue
+        if not isinstance(queue, Queue | Stream):
+            raise TypeError(f"the queue of an Outgoing is a Queue or a Stream, not {queue!r:.60}")
+        if queue._store.layout.root != root:
+            raise ValueError(f"{queue!r} is of another store, {queue._store.path}")
+        return queue.settings
 
 
 class Published(dict[str, Receipt]):

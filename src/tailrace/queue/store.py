@@ -332,53 +332,54 @@ class Store(BackedUp):
         published = Published()
         if due is not None:
             self.disk.check()
-            for name, [record] in batches.items():
-                published[name] = self.get(name).delays.schedule(record, due)
-                hooks.count("scheduled", 1, name)
+            for queue, [record] in batches.items():
+                published[queue.name] = queue.delays.schedule(record, due)
+                hooks.count("scheduled", 1, queue.name)
             return published.wait() if wait else published
         self._admit(batches, block)
-        for name, records in batches.items():
-            queue = self.get(name)
-            published[name] = queue.append(records, queue.settings)
+        for queue, records in batches.items():
+            published[queue.name] = queue.append(records, queue.settings)
         return published.wait() if wait else published
 
     def _batches(
         self, outgoing: Iterable[Outgoing], due: int | None = None
-    ) -> dict[str, list[Record]]:
+    ) -> dict[Queue | Stream, list[Record]]:
         """What each queue is to get. Whatever one of them refuses is refused here, before any has
         got anything."""
-        batches: dict[str, list[Record]] = {}
+        batches: dict[Queue | Stream, list[Record]] = {}
         for each in outgoing:
             if each.headers is not None:
                 check_headers(each.headers)
             if hooks.carry_context is not None:
                 each = replace(each, headers=hooks.carry_context(each.headers))
-            for name in [each.queue] if each.queue else self._targets(each.topic):
-                settings = self.get(name).settings
+            for queue in self._targets(each):
+                settings = queue.settings
                 record = self._record(each, settings, due)
                 check_size(record, settings)
-                batches.setdefault(name, []).append(record)
+                batches.setdefault(queue, []).append(record)
         return batches
 
-    def _admit(self, batches: dict[str, list[Record]], block: bool) -> None:
+    def _admit(self, batches: dict[Queue | Stream, list[Record]], block: bool) -> None:
         """Before any has got anything."""
-        for name, records in batches.items():
-            queue = self.get(name)
+        for queue, records in batches.items():
             queue.admit(queue.settings, len(records), block=block)
 
-    def _targets(self, topic: str) -> list[str]:
+    def _targets(self, outgoing: Outgoing) -> list[Queue | Stream]:
+        topic = outgoing.topic
+        if outgoing.queue is not None:
+            settings = outgoing.settings_in(self.layout.root)
+            return [self._handle(settings)]
         check_topic(topic)
         address = parse_address(topic)
         if address is not None and address.verb is not None:
             raise InvalidName(f"the topic {topic!r} is a verb; settle messages by their methods")
         found = self.registry.match(topic)
         if found:
-            return sorted(found)
+            return [self.get(name) for name in sorted(found)]
         name, pattern = topic, topic
         if address is not None:
             name, pattern = address.queue, default_binding(address.queue)
-        queue = self._ephemeral_queue(name, pattern)
-        return [queue.name]
+        return [self._ephemeral_queue(name, pattern)]
 
     def _ephemeral_queue(self, name: str, pattern: str) -> Queue | Stream:
         """A queue of this name, ephemeral if it has to be made."""
@@ -402,12 +403,12 @@ class Store(BackedUp):
         self, source: QueueSettings, message: Message, account: str, publish: Iterable[Any]
     ) -> None:
         """Publish what comes of a message, as one batch for each queue, however often this is done
-        for the same message."""
+        for the same message. What is there already needs no room."""
         batches = self._batches(map(Outgoing.of, publish))
-        self._admit(batches, block=False)
         producer = dead_letters.step_id("ack", source.incarnation, account, message.offset)
-        for name, records in batches.items():
-            self._append_once(self.get(name), records, producer, source)
+        self._admit({q: b for q, b in batches.items() if not q.log.has(producer)}, block=False)
+        for queue, records in batches.items():
+            self._append_once(queue, records, producer, source)
 
     def _append_once(
         self,
