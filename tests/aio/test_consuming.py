@@ -336,9 +336,9 @@ def test_many_tasks_share_a_consumer(path: Path, kind: str) -> None:
                     with contextlib.suppress(Closed):  # it was acking meanwhile
                         while messages := await consumer.receive(1 + number % 3, None):
                             assert len(messages) <= 1 + number % 3
-                            found.extend(offsets(messages))
                             for message in messages:
                                 await message.ack()
+                            found.extend(offsets(messages))
                             await asyncio.sleep(0)
 
                 tasks = [asyncio.ensure_future(consume(number)) for number in range(20)]
@@ -351,6 +351,33 @@ def test_many_tasks_share_a_consumer(path: Path, kind: str) -> None:
                 assert sorted(found) == list(range(300))
             [info] = await queue.groups()
             assert info.committed == 300
+
+    run(work())
+
+
+def test_arguments_that_are_wrong(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q")
+            await queue.publish(b"0")
+            consumer: Any = await queue.consumer("g@")
+            with pytest.raises(TypeError, match="max is a number"):
+                await consumer.receive("a")
+            with pytest.raises(ConfigError, match="wait: 'soon'"):
+                await consumer.receive(1, "soon")
+            [message] = await consumer.receive(1, "1s")
+            with pytest.raises(TypeError, match="a list of messages"):
+                await consumer.ack(message)
+            with pytest.raises(TypeError, match="a list of messages"):
+                await consumer.ack([1])
+            await consumer.ack([message])
+            assert await consumer.receive(1, "10ms") == []
+            stream = await store.stream("s")
+            await stream.publish(b"0")
+            reader: Any = await stream.consumer("g")
+            assert len(await reader.receive(1, "1s")) == 1
+            with pytest.raises(TypeError, match="an offset"):
+                await reader.commit("5")
 
     run(work())
 

@@ -75,7 +75,7 @@ MESSAGES = [
     ("storage: {flush: fast}", "1: storage.flush: 'fast' is not one of sync, async, none"),
     ("storage: {segment_age: soon}", "1: storage.segment_age: 'soon' is not a duration"),
     ("storage: {path: ''}", "1: storage.path: it is empty"),
-    ("queue_manager: {auto_commit_interval: 0}", "1: queue_manager.auto_commit_interval: 0 is no "),
+    ("queue_manager: {auto_commit_interval: -1}", "1: queue_manager.auto_commit_interval: a dur"),
     ("storage: {disk: {max_used_ratio: 85}}", "1: storage.disk.max_used_ratio: expected a ratio "),
     ("storage: {disk: {refuse_ratio: .nan}}", "1: storage.disk.refuse_ratio: expected a ratio "),
     (

@@ -95,6 +95,17 @@ def fail() -> None:
     raise ZeroDivisionError
 
 
+def test_an_interval_of_nothing_commits_with_each_batch(store: Store) -> None:
+    stream = store.stream("each", auto_commit_interval=0)
+    stream.publish_many(numbers(9))
+    consumer = stream.consumer("g")
+    for batch in range(3):
+        assert consumer.committed == max(batch - 1, 0) * 3
+        assert take(consumer, 3) == [3 * batch, 3 * batch + 1, 3 * batch + 2]
+    stream.configure(auto_commit_interval="1h")
+    assert stream.settings.auto_commit_interval_ms == 3_600_000
+
+
 def test_an_error_in_a_loop_commits_nothing_of_the_last_message(store: Store) -> None:
     stream = fill(store)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tailrace import (
     Store,
     TailraceError,
 )
+from tests.log.helpers import WAIT
 from tests.queue.conftest import OpenStore
 from tests.queue.support import drain, numbers, offsets, one, states, values
 
@@ -79,6 +81,56 @@ def test_filters_that_are_none(store: Store, pattern: str) -> None:
     assert (queue.group_ids(), stream.group_ids()) == ([], [])
 
 
+# --- `@`, which begins a filter -----------------------------------------------------------------
+
+
+def sides(store: Store) -> tuple[Queue, Any]:
+    """A queue and a stream with the same messages."""
+    queue, stream = store.queue("q"), store.stream("s")
+    for each in (queue, stream):
+        for key in ("b", "c", "example.com"):
+            each.publish(key, routing_key=key)
+    return queue, stream
+
+
+def test_what_is_behind_an_at_sign_is_the_filter(store: Store) -> None:
+    for each in sides(store):
+        assert values(each.consumer("user@example.com").receive(9)) == [b"example.com"]
+        assert values(each.consumer("a", filter="b").receive(9)) == [b"b"]
+        assert values(each.consumer("a@c").receive(9)) == [b"c"]
+        assert values(each.consumer("a@").receive(9)) == [b"b", b"c", b"example.com"]
+        assert each.group_ids() == ["a@", "a@b", "a@c", "user@example.com"]
+
+
+def test_there_is_one_filter(store: Store) -> None:
+    queue, stream = sides(store)
+    for use in (
+        lambda: queue.consumer("a@b", filter="c"),
+        lambda: queue.consumer("a@", filter="c"),
+        lambda: stream.consumer("a@b", filter="c"),
+        lambda: queue.peek("a@b", filter="c"),
+        lambda: queue.pending("a@b", filter="c"),
+    ):
+        refuses(InvalidName, "'a@b?', names a filter behind its '@', and 'c' is another", use)
+    assert (queue.group_ids(), stream.group_ids()) == ([], [])
+
+
+def test_a_name_comes_before_the_filter(store: Store) -> None:
+    queue, stream = sides(store)
+    for each in (queue, stream):
+        for name in ("@", "@x"):
+            refuses(InvalidName, "begins with '@'", functools.partial(each.consumer, name))
+        refuses(InvalidName, "'@x'", functools.partial(each.consumer, "@x", filter="c"))
+        assert each.group_ids() == []
+
+
+def test_a_group_of_another_system_that_has_no_name_stops_nobody(store: Store) -> None:
+    queue, _stream = sides(store)
+    queue.open_group("@b")  # as it may be in a store of FluxMQ
+    assert [info.id for info in queue.groups()] == ["@b"]
+    queue.delete_group("@b")
+
+
 # --- options ----------------------------------------------------------------------------------
 
 
@@ -129,6 +181,12 @@ def test_a_store_tells_of_all_options_that_it_takes(tmp_path: Path) -> None:
     [
         ({"prefetch": 0}, ConfigError, "prefetch"),
         ({"prefetch": -1}, ConfigError, "prefetch"),
+        ({"prefetch": "5"}, ConfigError, "prefetch: expected a number of messages"),
+        ({"prefetch": 1.5}, ConfigError, "prefetch: expected a number of messages"),
+        ({"prefetch": True}, ConfigError, "prefetch: expected a number of messages"),
+        ({"key_order": "yes"}, ConfigError, "key_order: expected True or False, got 'yes'"),
+        ({"filter": 5}, TypeError, "a filter is text, not 5"),
+        ({"filter": b"eu"}, TypeError, "a filter is text, not b'eu'"),
         ({"visibility_timeout": -1}, ConfigError, "visibility_timeout"),
         ({"visibility_timeout": "soon"}, ConfigError, "visibility_timeout"),
         ({"visibility_timeout": 0}, ConfigError, "visibility_timeout"),
@@ -173,6 +231,63 @@ def test_a_receive_of_no_messages(store: Store) -> None:
     for consumer in (store.queue("q").consumer("w"), store.stream("s").consumer("g")):
         for count in (0, -1):
             refuses(ValueError, "max", functools.partial(consumer.receive, count))
+
+
+def test_receiving_with_arguments_that_are_wrong(store: Store) -> None:
+    for consumer in (store.queue("q").consumer("w"), store.stream("s").consumer("g")):
+        receive: Any = consumer.receive
+        for count in ("a", 1.5, True, None, [1]):
+            refuses(TypeError, "max is a number", functools.partial(receive, count))
+        for wait, match in (("soon", "wait: 'soon' is not a duration"), ([1], "wait: expected")):
+            refuses(ConfigError, match, functools.partial(receive, 1, wait))
+
+
+def test_waiting_for_a_duration(store: Store) -> None:
+    queue = store.queue("q")
+    consumer = queue.consumer("w")
+    begun = time.monotonic()
+    assert consumer.receive(1, wait="150ms") == []
+    assert 0.14 < time.monotonic() - begun < WAIT
+    assert consumer.receive(1, float("nan")) == []
+    queue.publish(b"x")
+    assert values(consumer.receive(1, "1m")) == [b"x"]
+
+
+@pytest.mark.parametrize("name", [None, 5, b"w", ["w"]], ids=repr)
+def test_names_that_are_no_text(store: Store, name: Any) -> None:
+    queue, stream = store.queue("q"), store.stream("s")
+    for use in (
+        lambda: queue.consumer(name),
+        lambda: stream.consumer(name),
+        lambda: queue.peek(name),
+        lambda: queue.pending(name),
+    ):
+        refuses(TypeError, "the name of a group is text, not", use)
+
+
+def test_looking_at_less_than_nothing(store: Store) -> None:
+    queue = store.queue("q")
+    queue.publish(b"x")
+    queue.consumer("w")
+    peek: Any = queue.peek
+    for group in ("w", "nobody"):
+        assert peek(group, 0) == []
+        refuses(ValueError, "limit is a number of messages", functools.partial(peek, group, -1))
+        for wrong in ("1", 1.5, None):
+            refuses(TypeError, "limit is a number", functools.partial(peek, group, wrong))
+
+
+@pytest.mark.parametrize("kind", ["classic", "stream", "stack"])
+def test_the_type_of_a_queue_is_no_option(store: Store, kind: str) -> None:
+    for open_it in (store.queue, store.stream):
+        refuses(ConfigError, "store.stream", functools.partial(open_it, "q", type=kind))
+    assert store.queues() == []
+
+
+@pytest.mark.parametrize("path", ["file", "file/below"])
+def test_a_store_in_a_file(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    refuses(ConfigError, "path: .*file is a file, not a folder", lambda: Store(tmp_path / path))
 
 
 @pytest.mark.parametrize("upto", ["5", 3.5, True, b"5", [5]], ids=repr)
@@ -242,6 +357,15 @@ def test_values_that_are_none(store: Store) -> None:
     ):
         with pytest.raises(TypeError):
             use()
+    for wrong in (5, None, b"eu"):
+        refuses(
+            TypeError, "routing_key is text", functools.partial(publish, b"x", routing_key=wrong)
+        )
+    anywhere: Any = store.publish
+    for wrong in (5, None, b"eu"):
+        refuses(TypeError, "a topic is text, not", functools.partial(anywhere, wrong, b"x"))
+    refuses(ValueError, "publish_many was given no messages", lambda: queue.publish_many([]))
+    refuses(ValueError, "publish_many was given no", lambda: queue.publish_many(iter(())))
     refuses(ConfigError, "ttl", lambda: queue.publish(b"x", ttl=-1))
     refuses(ConfigError, "ttl", lambda: queue.publish(b"x", ttl="soon"))
     assert len(queue) == 0
@@ -377,6 +501,19 @@ def test_a_consumer_settles_messages_of_its_own_group_only(store: Store) -> None
     message.ack()
 
 
+def test_what_is_settled_together_is_a_list_of_messages(store: Store) -> None:
+    queue = store.queue("q")
+    queue.publish(b"x")
+    consumer: Any = queue.consumer("w")
+    message = one(consumer)
+    for word in ("ack", "nack", "reject", "release", "extend"):
+        for wrong in (message, [1], 5, None, "abc"):
+            use = functools.partial(getattr(consumer, word), wrong)
+            refuses(TypeError, "a list of messages, as receive", use)
+    assert states(queue) == {0: ("leased", 1)}
+    consumer.ack(each for each in [message])
+
+
 # --- what is closed -----------------------------------------------------------------------------
 
 
@@ -413,6 +550,8 @@ def test_a_closed_store(open_store: OpenStore) -> None:
         store.__enter__,
     ):
         refuses(Closed, "closed", use)
+    for verb in (lambda: queue.publish(b"x"), queue.read, queue.groups, lambda: len(queue)):
+        refuses(Closed, "^the store in .* is closed$", verb)
     consumer.close()
     with open_store() as again:
         assert offsets(again.queue("q").consumer("w").receive(9)) == [0, 1]

@@ -15,6 +15,7 @@ from tailrace.aio.worker import finish
 from tailrace.errors import Closed, LeaseLost
 from tailrace.queue.consumer import Consumer as BlockingConsumer
 from tailrace.queue.consumer import StreamConsumer as BlockingStreamConsumer
+from tailrace.queue.inputs import refuse_messages
 from tailrace.queue.message import Message as BlockingMessage
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ class Consumer(Receiver[BlockingConsumer]):
         await self._settling().beside(partial(self._joined().extend, self._ours(messages), seconds))
 
     def _ours(self, messages: Iterable[Message]) -> list[BlockingMessage]:
-        ours = [message._message for message in messages]
+        try:
+            ours = [message._message for message in messages]
+        except (AttributeError, TypeError) as error:
+            refuse_messages(messages, error)
         for message in ours:
             if message.settler is not self._group:
                 raise ValueError(f"{message!r} is not of the group {self.group!r}")
@@ -112,7 +116,7 @@ class StreamConsumer(Receiver[BlockingStreamConsumer]):
         """Is what the caller has moved past committed without being asked?"""
         return self._joined().auto_commit
 
-    async def receive(self, max: int = 1, wait: float | None = 0.0) -> list[Message]:
+    async def receive(self, max: int = 1, wait: float | str | None = 0.0) -> list[Message]:
         """Up to `max` messages, as `Consumer.receive`. To ask for them says that this task is done
         with those that it has: with `auto_commit` they are committed when the time comes."""
         task = asyncio.current_task()

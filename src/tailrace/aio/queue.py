@@ -276,8 +276,7 @@ class LogQueue(Generic[Q]):
 
     def group_of(self, group_id: str) -> ClassicGroup | StreamGroup:
         """In a thread."""
-        group, _at, pattern = group_id.partition("@")
-        return self._queue.group(group, pattern)
+        return self._queue.group(group_id)
 
     def desk(self, group: ClassicGroup | StreamGroup, consumer: str) -> Desk:
         """Where the messages of a consumer are settled: a classic group has one place for all of
@@ -365,7 +364,8 @@ class Queue(LogQueue[BlockingQueue]):
         """A consumer of a group, which is made if it does not exist. It joins with `async with`, or
         when it is awaited, or used.
 
-        A `filter` (of routing keys, by the rules of MQTT) makes a group of its own, `group@filter`.
+        A `filter` (of routing keys, by the rules of MQTT) makes a group of its own, `group@filter`,
+        which may also be given as the name: what is behind an `@` is the filter.
         `prefetch` messages are fetched at a time when one after the other is asked for.
         `key_order=True` gives a group whose messages of one key come one at a time, in order; it is
         fixed when the group is made.

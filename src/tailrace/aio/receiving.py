@@ -24,6 +24,7 @@ from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.consumer import Consumer as BlockingConsumer
 from tailrace.queue.consumer import StreamConsumer as BlockingStreamConsumer
 from tailrace.queue.consumer import shorter
+from tailrace.queue.inputs import check_count, in_seconds
 from tailrace.queue.message import Message as BlockingMessage
 from tailrace.queue.stream import StreamGroup
 
@@ -172,17 +173,21 @@ class Receiver(Generic[B], AsyncIterator[Message]):
 
     # --- receive ----------------------------------------------------------------------------
 
-    async def receive(self, max: int = 1, wait: float | None = 0.0) -> list[Message]:
+    async def receive(self, max: int = 1, wait: float | str | None = 0.0) -> list[Message]:
         """Up to `max` messages: as many as there are, as soon as there is one. An empty list if
-        none comes for `wait` seconds (`None`: for ever), or the consumer is closed meanwhile.
+        none comes for `wait` (seconds, or such as "5m"; `None`: for ever), or the consumer is
+        closed meanwhile.
 
         To cancel it loses no message: those that were fetched, another task gets.
         """
-        if max < 1:
-            raise ValueError(f"max is a number of messages, at least 1, not {max!r}")
+        if type(max) is not int or max < 1:
+            check_count(max)
         self._check_open()
         now = asyncio.get_running_loop().time
-        deadline = None if wait is None else now() + wait
+        try:
+            deadline = None if wait is None else now() + wait  # type: ignore[operator]
+        except TypeError:
+            deadline = now() + in_seconds(wait)
         arrived = self._looks
         self._wanted += max
         try:
@@ -198,7 +203,7 @@ class Receiver(Generic[B], AsyncIterator[Message]):
                 if self._found or look.found or look.number <= arrived:
                     continue
                 left = None if deadline is None else deadline - now()
-                if left is not None and left <= 0:
+                if left is not None and not left > 0:
                     return []
                 await self._sleep(look, shorter(left, look.sleep_s))
         finally:

@@ -116,7 +116,7 @@ class Store:
         again."""
         with self._lock:
             if self._is_closing:
-                raise Closed(f"{self.path} is closed")
+                raise Closed(f"the store in {self.path} is closed")
             self._openers += 1
             if self._store is not None:
                 return self
@@ -131,7 +131,7 @@ class Store:
 
     def _open(self) -> None:
         if self._is_closing:
-            raise Closed(f"{self.path} is closed")
+            raise Closed(f"the store in {self.path} is closed")
         if self._store is None:
             self._store = self._make()
             self._worker.keep()
@@ -193,9 +193,9 @@ class Store:
 
     def _opened(self) -> BlockingStore:
         if self._is_closing:
-            raise Closed(f"{self.path} is closed")
+            raise Closed(f"the store in {self.path} is closed")
         if self._store is None:
-            raise Closed(f"{self.path} is not open: use `async with`, or await it")
+            raise Closed(f"the store in {self.path} is not open: use `async with`, or await it")
         return self._store
 
     # --- queues -----------------------------------------------------------------------------

@@ -137,7 +137,8 @@ class QueueManager(_Section, frozen=True, kw_only=True):
     """Defaults for all queues, under FluxMQ's name for what runs them."""
 
     auto_commit_interval: Annotated[
-        Duration, _says("how often the position of a stream's group is committed by itself")
+        Duration,
+        _says("how often the position of a stream's group is committed by itself; 0: each batch"),
     ] = "5s"
 
 

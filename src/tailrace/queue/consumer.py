@@ -17,7 +17,7 @@ from tailrace.log.follow import Tailing
 from tailrace.log.inputs import check_whole
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.group import LOOK_AFTER_S
-from tailrace.queue.inputs import as_text
+from tailrace.queue.inputs import as_text, check_count, in_seconds, refuse_messages
 from tailrace.queue.message import Message
 from tailrace.queue.stream import StreamGroup, StreamSettler
 from tailrace.queue.stream_ledger import without
@@ -56,13 +56,17 @@ class _Receiver:
         """Fetch up to `limit`; is there more to look at, and for how long may one sleep?"""
         raise NotImplementedError
 
-    def receive(self, max: int = 1, wait: float | None = 0.0) -> list[Message]:
+    def receive(self, max: int = 1, wait: float | str | None = 0.0) -> list[Message]:
         """Up to `max` messages: as many as there are, as soon as there is one. An empty list if
-        none comes for `wait` seconds (`None`: for ever), or the consumer is closed meanwhile."""
-        if max < 1:
-            raise ValueError(f"max is a number of messages, at least 1, not {max!r}")
+        none comes for `wait` (seconds, or such as "5m"; `None`: for ever), or the consumer is
+        closed meanwhile."""
+        if type(max) is not int or max < 1:
+            check_count(max)
         self.check_open()
-        deadline = None if wait is None else time.monotonic() + wait
+        try:
+            deadline = None if wait is None else time.monotonic() + wait  # type: ignore[operator]
+        except TypeError:
+            deadline = time.monotonic() + in_seconds(wait)
         taken: list[Message] = []
         try:
             while not self._closed:
@@ -72,7 +76,7 @@ class _Receiver:
                 if more or self._may_have_come():
                     continue
                 left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                if left is not None and not left > 0:
                     break
                 self._tail.watch.wait(shorter(left, sleep_s))
         except BaseException:  # an interrupt: nobody gets what was fetched
@@ -211,11 +215,14 @@ class Consumer(_Receiver):
     # --- many at once -----------------------------------------------------------------------
 
     def _ours(self, messages: Iterable[Message]) -> list[Message]:
-        messages = list(messages)
-        for message in messages:
-            if message.settler is not self._group:
-                raise ValueError(f"{message!r} is not of the group {self.group!r}")
-        return messages
+        try:
+            ours = list(messages)
+            for message in ours:
+                if message.settler is not self._group:
+                    raise ValueError(f"{message!r} is not of the group {self.group!r}")
+        except (AttributeError, TypeError) as error:
+            refuse_messages(messages, error)
+        return ours
 
     def ack(self, messages: Iterable[Message]) -> None:
         """Ack messages of this group, in one step. `LeaseLost` names those that were lost; the
@@ -309,7 +316,7 @@ class StreamConsumer(_Receiver):
             self, _drop_stream, self._group, self._member, self._tail
         )
 
-    def receive(self, max: int = 1, wait: float | None = 0.0) -> list[Message]:
+    def receive(self, max: int = 1, wait: float | str | None = 0.0) -> list[Message]:
         """Up to `max` messages, as `Consumer.receive`. To ask for them says that one is done with
         those that one has: with `auto_commit` they are committed when the time comes."""
         self._move_on()

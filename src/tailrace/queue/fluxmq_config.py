@@ -383,11 +383,7 @@ _KEYS: Final = (
     _Key(f"{_OURS}.compression", "compression", _one_of(*CODECS)),
     _Key(f"{_OURS}.log", "log_options", _log_options, dict),
     _Key(f"{_OURS}.compact_after", "compact_after", lambda found: _number(found) or 1),
-    _Key(
-        f"{_OURS}.auto_commit_interval_ms",
-        "auto_commit_interval_ms",
-        lambda found: _number(found) or 1,
-    ),
+    _Key(f"{_OURS}.auto_commit_interval_ms", "auto_commit_interval_ms", _number),
     _Key(f"{_OURS}.expire_groups_ms", "expire_groups_ms", _number),
 )
 

@@ -5,12 +5,13 @@ What has to be fast looks for itself whether it is what it usually is, and asks 
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tailrace.errors import ConfigError
 from tailrace.log.inputs import check_whole
+from tailrace.units import parse_duration
 
-__all__ = ["as_text", "check_count", "check_flag", "check_limit", "refuse_messages"]
+__all__ = ["as_text", "check_count", "check_flag", "check_limit", "in_seconds", "refuse_messages"]
 
 
 def as_text(name: str, value: object) -> str:
@@ -33,6 +34,11 @@ def check_limit(number: object) -> None:
     check_whole("limit", number, "a number of messages")
     if number < 0:  # type: ignore[operator]
         raise ValueError(f"limit is a number of messages, from 0 on, not {number!r}")
+
+
+def in_seconds(wait: Any) -> float:
+    """A time to wait that was not given in seconds."""
+    return parse_duration(wait, "wait") / 1000
 
 
 def check_flag(key: str, value: object) -> None:

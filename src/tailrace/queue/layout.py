@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from tailrace.errors import ConfigError
 from tailrace.log.fs import FileSystem
 from tailrace.log.sidefiles import FOLDER
 from tailrace.queue.names import from_component, to_component
@@ -38,7 +39,17 @@ def find_root(fs: FileSystem, path: str) -> str:
     for name in ("config/queues.json", "queues"):
         if _exists(fs, os.path.join(path, *name.split("/"))):
             return path
+    _refuse_file(fs, path)
     return inner
+
+
+def _refuse_file(fs: FileSystem, path: str) -> None:
+    """`ConfigError` if the path, or what it is below, is there and is no folder."""
+    above = path
+    while not _exists(fs, above) and os.path.dirname(above) not in ("", above):
+        above = os.path.dirname(above)
+    if _exists(fs, above) and not fs.stat(above).is_dir:
+        raise ConfigError(f"path: {above} is a file, not a folder; name the folder of the store")
 
 
 class Layout:

@@ -23,7 +23,7 @@ _ESCAPE = re.compile(r"%([0-9A-F]{2})")
 def check_name(kind: str, name: str) -> None:
     """Raise `InvalidName` unless it can be the name of a `kind`: "queue" or "group"."""
     if not isinstance(name, str):
-        raise InvalidName(f"the name of a {kind} is a string, not {name!r}")
+        raise InvalidName(f"the name of a {kind} is text, not {name!r:.60}")
     if not name:
         raise InvalidName(f"the name of a {kind} must not be empty")
     for character in name:

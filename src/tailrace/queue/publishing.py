@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from itertools import chain
 from time import perf_counter
 from typing import Any, overload
 
@@ -262,6 +263,8 @@ class Publishing:
         return stamp.topic
 
     def _stamp(self, routing_key: str) -> Stamp:
+        if not isinstance(routing_key, str):
+            raise TypeError(f"routing_key is text, not {routing_key!r:.60}")
         topic = f"{self._root}/{routing_key}" if routing_key else self._root
         if routing_key:
             check_topic(topic)
@@ -294,7 +297,11 @@ class Publishing:
         topic = self._topic(routing_key)
         expiry = expires_at(settings, ttl, self._wall_ms())
         records = (_record_of(value, topic, expiry, settings) for value in values)
-        receipt = self._append_told(records) if hooks.listeners else self.log.append_many(records)
+        first = next(records, None)
+        if first is None:
+            raise ValueError("publish_many was given no messages")
+        batch = chain((first,), records)
+        receipt = self._append_told(batch) if hooks.listeners else self.log.append_many(batch)
         return receipt.wait() if wait else receipt
 
     def _append_told(self, records: Iterable[Record]) -> Receipt:

@@ -24,7 +24,7 @@ from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
 from tailrace.queue.group import Member
 from tailrace.queue.group_files import GroupFiles, discard_unopened
 from tailrace.queue.handles import QueueLog, opening
-from tailrace.queue.inputs import as_text
+from tailrace.queue.inputs import as_text, check_flag, check_limit
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
 from tailrace.queue.registry import Queues
@@ -468,12 +468,15 @@ class Queue(_LogQueue):
     ) -> Consumer:
         """A consumer of a group, which is made if it does not exist.
 
-        A `filter` (of routing keys, by the rules of MQTT) makes a group of its own, `group@filter`.
+        A `filter` (of routing keys, by the rules of MQTT) makes a group of its own, `group@filter`,
+        which may also be given as the name: what is behind an `@` is the filter.
         `prefetch` messages are fetched at a time when one after the other is asked for.
         `key_order=True` gives a group whose messages of one key come one at a time, in order; it is
         fixed when the group is made.
         """
-        if prefetch < 1:
+        _check_named(group)
+        check_flag("key_order", key_order)
+        if type(prefetch) is not int or prefetch < 1:
             raise ConfigError(
                 f"prefetch: expected a number of messages from 1 on, got {prefetch!r}"
             )
@@ -506,6 +509,7 @@ class Queue(_LogQueue):
 
     def peek(self, group: str, limit: int = 1, *, filter: str = "") -> list[Message]:
         """What a group would get next, without claiming it; also one that does not exist."""
+        check_limit(limit)
         group_id, pattern = _group_id(group, filter)
         self._bring_due()
         if group_id in self.group_ids():
@@ -555,7 +559,7 @@ class Stream(_LogQueue):
         group_id = f"{primary}@{pattern}" if pattern else primary
         if not primary or (group_id not in self._groups and group_id not in self.group_ids()):
             return None
-        return group_id, self.group(primary, pattern).progress()[1]
+        return group_id, self.group(group_id).progress()[1]
 
     def consumer(
         self,
@@ -574,6 +578,8 @@ class Stream(_LogQueue):
         message. With one ("first"; "last" or "next" for what comes from now on; an offset;
         "offset=…", "timestamp=…"; or `timestamp=`) the whole group goes on from there.
         """
+        _check_named(group)
+        check_flag("auto_commit", auto_commit)
         id = None if id is None else as_text("id", id)
         interval_ms = self.settings.auto_commit_interval_ms
         if auto_commit_interval is not None:
@@ -603,16 +609,30 @@ class Stream(_LogQueue):
 
 
 def _group_id(group: str, pattern: str) -> tuple[str, str]:
-    """The name of a group, and its filter, which may have been given as a part of the name."""
+    """The name of a group, and its filter, which is what is behind the `@` of the name."""
     check_name("group", group)
     if pattern:
         check_filter(pattern)
+        if "@" in group:
+            raise InvalidName(
+                f"the name of a group, {group!r}, names a filter behind its '@', and {pattern!r} "
+                "is another; give one of them"
+            )
     group_id = f"{group}@{pattern}" if pattern else group
     check_name("group", group_id)
     name, _, own = group_id.partition("@")
     if name and own:
         check_filter(own)
     return group_id, own if name else ""
+
+
+def _check_named(group: str) -> None:
+    """Nobody makes a group without a name. Another system may have: what is there can be opened."""
+    check_name("group", group)
+    if group.startswith("@"):
+        raise InvalidName(
+            f"the name of a group, {group!r}, begins with '@', behind which its filter would be"
+        )
 
 
 def _visible_end(log: Log) -> int:

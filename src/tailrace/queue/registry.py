@@ -211,7 +211,7 @@ class Registry:
     def _check_open(self) -> _Reading:
         last = self._last
         if last is None:
-            raise Closed(f"{self.path} is closed")
+            raise Closed(f"the store in {os.path.dirname(self._side)} is closed")
         return last
 
     def _map(self) -> None:

@@ -125,7 +125,7 @@ class Store(BackedUp):
 
     def check_open(self) -> None:
         if self._closed:
-            raise Closed(f"the store {self.path} is closed")
+            raise Closed(f"the store in {self.path} is closed")
         if self._is_inherited:
             with self._lock:
                 if self._is_inherited:
@@ -168,6 +168,8 @@ class Store(BackedUp):
 
     def _open_queue(self, name: str, kind: str, options: dict[str, Any]) -> Queue | Stream:
         self.check_open()
+        if "type" in options:
+            raise ConfigError("type: store.queue opens a work queue, and store.stream a stream")
         settings = self.registry.current().get(name)
         if settings is None or settings.changed(type=kind, **options) is not settings:
             settings = self._create(name, kind, options)

@@ -39,7 +39,7 @@ def check_filter(pattern: str) -> None:
 
 def _check_text(kind: str, text: str) -> None:
     if not isinstance(text, str):
-        raise InvalidName(f"a {kind} is a string, not {text!r}")
+        raise InvalidName(f"a {kind} is text, not {text!r:.60}")
     if not text:
         raise InvalidName(f"a {kind} must not be empty")
     if "\0" in text:
