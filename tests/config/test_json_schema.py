@@ -36,6 +36,7 @@ ONLY_THE_LOADER = (
     "the name of a queue",
     "cannot be a level of a filter",
     "is ephemeral",
+    "leads back to",
     "8589934592 is outside",
     "is below disk.max_used_ratio",
     "it is another folder",

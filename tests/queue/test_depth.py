@@ -344,7 +344,7 @@ def test_or_until_the_store_is_closed(tmp_path: Path) -> None:
     store.close()
     for thread in threads:
         thread.join(WAIT)
-    assert {str(error) for error in errors} == {f"the store {tmp_path} is closed"}
+    assert {str(error) for error in errors} == {f"the store in {tmp_path} is closed"}
     assert len(errors) == 4
     with pytest.raises(Closed, match="the store"):
         queue.publish(b"z")

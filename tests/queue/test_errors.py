@@ -185,8 +185,8 @@ def test_a_store_tells_of_all_options_that_it_takes(tmp_path: Path) -> None:
         ({"prefetch": 1.5}, ConfigError, "prefetch: expected a number of messages"),
         ({"prefetch": True}, ConfigError, "prefetch: expected a number of messages"),
         ({"key_order": "yes"}, ConfigError, "key_order: expected True or False, got 'yes'"),
-        ({"filter": 5}, TypeError, "a filter is text, not 5"),
-        ({"filter": b"eu"}, TypeError, "a filter is text, not b'eu'"),
+        ({"filter": 5}, InvalidName, "a filter is text, not 5"),
+        ({"filter": b"eu"}, InvalidName, "a filter is text, not b'eu'"),
         ({"visibility_timeout": -1}, ConfigError, "visibility_timeout"),
         ({"visibility_timeout": "soon"}, ConfigError, "visibility_timeout"),
         ({"visibility_timeout": 0}, ConfigError, "visibility_timeout"),
@@ -262,7 +262,7 @@ def test_names_that_are_no_text(store: Store, name: Any) -> None:
         lambda: queue.peek(name),
         lambda: queue.pending(name),
     ):
-        refuses(TypeError, "the name of a group is text, not", use)
+        refuses(InvalidName, "the name of a group is text, not", use)
 
 
 def test_looking_at_less_than_nothing(store: Store) -> None:
@@ -363,7 +363,7 @@ def test_values_that_are_none(store: Store) -> None:
         )
     anywhere: Any = store.publish
     for wrong in (5, None, b"eu"):
-        refuses(TypeError, "a topic is text, not", functools.partial(anywhere, wrong, b"x"))
+        refuses(InvalidName, "a topic is text, not", functools.partial(anywhere, wrong, b"x"))
     refuses(ValueError, "publish_many was given no messages", lambda: queue.publish_many([]))
     refuses(ValueError, "publish_many was given no", lambda: queue.publish_many(iter(())))
     refuses(ConfigError, "ttl", lambda: queue.publish(b"x", ttl=-1))

@@ -68,11 +68,11 @@ def test_no_name(name: str) -> None:
 @pytest.mark.parametrize("name", [5, None, b"w", ["w"]])
 def test_no_string(store: Store, name: Any) -> None:
     for queue in (store.queue("q"), store.stream("s")):
-        with pytest.raises(InvalidName, match="the name of a group is a string, not "):
+        with pytest.raises(InvalidName, match="the name of a group is text, not "):
             queue.consumer(name)
         if name is not None:
-            with pytest.raises(InvalidName, match="a filter is a string, not "):
+            with pytest.raises(InvalidName, match="a filter is text, not "):
                 queue.consumer("w", filter=name)
         assert queue.group_ids() == []
-    with pytest.raises(InvalidName, match="a topic is a string, not "):
+    with pytest.raises(InvalidName, match="a topic is text, not "):
         store.publish(name, b"x")
