@@ -66,7 +66,7 @@ def origin(message: Message) -> tuple[str, str]:
     )
 
 
-def revived(message: Message) -> Record:
+def revived(message: Message, expires_at: int | None) -> Record:
     """What it was, for the group that had it; nobody has tried it yet."""
     headers = message.headers
     kept = [pair for pair in headers.pairs if not pair[0].startswith("_dlq_")]
@@ -76,5 +76,6 @@ def revived(message: Message) -> Record:
         key=message.key,
         headers=kept,
         message_id=given_id(message.record),
+        expires_at=expires_at,
         for_group=origin(message)[1],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
@@ -10,12 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
-from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from tailrace import hooks
-from tailrace.errors import Closed, ConfigError, InvalidName, LeaseLost
+from tailrace.errors import Closed, ConfigError, InvalidName
 from tailrace.kernel import Record
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
 from tailrace.log.ground import refuse_network
@@ -38,6 +36,7 @@ from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.publishing import check_size, expires_at
 from tailrace.queue.pump import Pump, deliver_due
 from tailrace.queue.queue import Queue, Stream
+from tailrace.queue.redriving import Redriving
 from tailrace.queue.registry import Queues, Registry
 from tailrace.queue.reserve import Reserve
 from tailrace.queue.settings import OPTIONS, QueueSettings, describe_unknown
@@ -48,11 +47,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Outgoing", "Published", "Store"]
 
-_AT_ONCE = 100  # dead letters
 _OPTIONS = ("clock", "config (by tailrace.open)", "disk", "flush", "fs", "mode", "upkeep")
 
-
-class Store(BackedUp):
+class Store(BackedUp, Redriving):
     """The queues in a directory. Thread-safe; any number of processes may have it open.
 
     `mode` is how its logs take turns to write (see `Log`); with `upkeep=False` nothing is flushed
@@ -482,63 +479,6 @@ class Store(BackedUp):
         if not isinstance(found, Queue):
             raise ConfigError(f"dlq.topic: {name} is a stream; dead letters need a classic queue")
         return found
-
-    def dead(self, name: str, limit: int | None = None) -> list[Message]:
-        """The dead letters of a queue that nobody has dealt with, oldest first."""
-        settings = self.get(name).settings
-        letters = dead_letters.queue_of(settings)
-        if letters not in self.registry.current():
-            return []
-        group = self._dead_letter_queue(letters).group(dead_letters.GROUP)
-        found = (m for m in group.unsettled() if dead_letters.origin(m)[0] == name)
-        return list(islice(found, limit))
-
-    def redrive(
-        self,
-        name: str,
-        *,
-        group: str | None = None,
-        offsets: Iterable[int] | None = None,
-        limit: int | None = None,
-    ) -> int:
-        """Bring dead letters back to the queue, each for the group that had it, as if nobody had
-        tried it: all of them, those of one group, or those at `offsets` among the dead letters. How
-        many that were. Each comes back once, whatever happens meanwhile."""
-        settings = self.get(name).settings
-        letters = dead_letters.queue_of(settings)
-        if letters not in self.registry.current():
-            return 0
-        wanted = None if offsets is None else set(offsets)
-        target = self.get(name)
-        done = 0
-        others: list[Message] = []
-        dead = self._dead_letter_queue(letters)
-        with dead.consumer(dead_letters.GROUP) as consumer:
-            try:
-                while limit is None or done < limit:
-                    batch = consumer.receive(_AT_ONCE)
-                    if not batch:
-                        break
-                    for message in batch:
-                        queue, had = dead_letters.origin(message)
-                        is_meant = queue == name and group in (None, had)
-                        is_meant = is_meant and (wanted is None or message.offset in wanted)
-                        if not is_meant or (limit is not None and done >= limit):
-                            others.append(message)
-                            continue
-                        self._revive(message, dead, target)
-                        with contextlib.suppress(LeaseLost):  # somebody else has done so, too
-                            message.ack()
-                        done += 1
-            finally:
-                with contextlib.suppress(LeaseLost):
-                    consumer.release(others)
-        return done
-
-    def _revive(self, message: Message, letters: Queue, target: Queue | Stream) -> None:
-        producer = dead_letters.step_id("redrive", letters.incarnation, target.name, message.offset)
-        record = dead_letters.revived(message)
-        self._append_once(target, [record], producer, letters.settings)
 
     # --- ephemeral queues -------------------------------------------------------------------
 

@@ -1,0 +1,162 @@
+"""Dead letters of a store: to look at, and to bring back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from tailrace.errors import LeaseLost
+from tailrace.kernel import Record
+from tailrace.queue import dead_letters
+from tailrace.queue.classic import ClassicGroup
+from tailrace.queue.clock import Clock
+from tailrace.queue.consumer import Consumer
+from tailrace.queue.journal import Op
+from tailrace.queue.ledger import DYING
+from tailrace.queue.message import Message
+from tailrace.queue.queue import Queue, Stream
+from tailrace.queue.registry import Registry
+from tailrace.queue.runs import runs_of
+from tailrace.queue.scanning import SCAN_MOST
+from tailrace.queue.settings import QueueSettings
+
+__all__ = ["Redriving"]
+
+_AT_ONCE = 100  # dead letters
+
+
+class Redriving:
+    """A part of `Store`."""
+
+    clock: Clock
+    registry: Registry
+
+    def get(self, name: str) -> Queue | Stream:
+        raise NotImplementedError
+
+    def _dead_letter_queue(self, name: str) -> Queue:
+        raise NotImplementedError
+
+    def _append_once(
+        self, queue: Queue | Stream, records: list[Record], producer: str, source: QueueSettings
+    ) -> None:
+        raise NotImplementedError
+
+    def _letters(self, name: str) -> Queue | None:
+        """Where the dead letters of a queue are, if there ever were any."""
+        letters = dead_letters.queue_of(self.get(name).settings)
+        return self._dead_letter_queue(letters) if letters in self.registry.current() else None
+
+    def dead(self, name: str, limit: int | None = None) -> list[Message]:
+        """The dead letters of a queue that nobody has dealt with, oldest first; also those of one
+        of the same name that was deleted."""
+        letters = self._letters(name)
+        if letters is None:
+            return []
+        group = letters.group(dead_letters.GROUP)
+        return list(islice(_letters_of(name, group), limit))
+
+    def redrive(
+        self,
+        name: str,
+        *,
+        group: str | None = None,
+        offsets: Iterable[int] | None = None,
+        limit: int | None = None,
+    ) -> int:
+        """Bring dead letters back to the queue, each for the group that had it, as if nobody had
+        tried it: all of them, those of one group, or those at `offsets` among the dead letters. How
+        many that were. Each comes back once, whatever happens meanwhile; those that somebody else
+        has at the moment are left to them."""
+        letters, target, done = self._letters(name), self.get(name), 0
+        if letters is None:
+            return 0
+        chosen = None if offsets is None else set(offsets)
+        with letters.consumer(dead_letters.GROUP) as consumer:
+            wanted = (
+                letter.offset
+                for letter in _letters_of(name, letters.group(dead_letters.GROUP))
+                if group in (None, dead_letters.origin(letter)[1])
+                and (chosen is None or letter.offset in chosen)
+            )
+            while limit is None or done < limit:
+                most = _AT_ONCE if limit is None else min(limit - done, _AT_ONCE)
+                batch = list(islice(wanted, most))
+                if not batch:
+                    break
+                done += self._redrive(_claim(consumer, batch), consumer, letters, target)
+        return done
+
+    def _redrive(
+        self, claimed: list[Message], consumer: Consumer, letters: Queue, target: Queue | Stream
+    ) -> int:
+        done = 0
+        try:
+            for message in claimed:
+                self._revive(message, letters, target)
+                with contextlib.suppress(LeaseLost):  # it took long, and somebody else does it, too
+                    message.ack()
+                    done += 1
+        finally:
+            if left := [message for message in claimed if message.settled is None]:
+                with contextlib.suppress(LeaseLost):
+                    consumer.release(left)
+        return done
+
+    def _revive(self, message: Message, letters: Queue, target: Queue | Stream) -> None:
+        producer = dead_letters.step_id("redrive", letters.incarnation, target.name, message.offset)
+        ttl_ms = target.settings.limits.message_ttl_ms
+        expires_at = self.clock.wall_ms() + ttl_ms if ttl_ms else None
+        record = dead_letters.revived(message, expires_at)
+        self._append_once(target, [record], producer, letters.settings)
+
+
+def _letters_of(name: str, group: ClassicGroup) -> Iterator[Message]:
+    return (letter for letter in group.unsettled() if dead_letters.origin(letter)[0] == name)
+
+
+def _claim(consumer: Consumer, offsets: list[int]) -> list[Message]:
+    """Claim the messages at these offsets, which rise, as far as nobody has them. No other message
+    is held up by that, and none is passed over: what lies between is free."""
+    group, wanted = consumer._group, set(offsets)
+    lease_ms = group._office.settings.visibility_timeout_ms
+    with group._turn:
+        ledger, now_ms = group.state, group.files.clock.boot_ms()
+        cursor, end = ledger.cursor, offsets[-1] + 1
+        claim: Op = {"t": "claim", "c": consumer._member, "u": ledger.tick(now_ms + lease_ms)}
+        claim |= {"h": 1, "f": cursor, "x": max(cursor, end)}
+        ops, ours = [claim], [offset for offset in offsets if _is_free(group, offset, now_ms)]
+        if ours:
+            claim["again"] = runs_of(ours)
+        if end > cursor:
+            ahead = _offsets_ahead(group, cursor, end)
+            between = [offset for offset in ahead if offset not in wanted]
+            ours += [offset for offset in ahead if offset in wanted]
+            if ahead:
+                claim["r"] = runs_of(ahead)
+            if between:
+                ops.append({"t": "release", "r": runs_of(between)})
+        if ours or end > cursor:
+            group.commit(*ops)
+        messages = []
+        for record in group._feed.read_at(ours):
+            lease = ledger.pending[record.offset]  # type: ignore[index]
+            told = lease.attempt, ledger.epoch, lease.count, lease.error
+            messages.append(Message(group.queue, record, group, *told))
+    return messages
+
+
+def _offsets_ahead(group: ClassicGroup, first: int, end: int) -> list[int]:
+    """With the turn: what concerns the group, from its cursor up to an offset."""
+    met: list[int] = []
+    found: list[Record] | None = None
+    while first < end and found != []:
+        found, first = group._feed.take(first, min(end - first, SCAN_MOST))
+        met += [r.offset for r in found if group._selection.takes(r)]  # type: ignore[misc]
+    return [offset for offset in met if offset < end]
+
+
+def _is_free(group: ClassicGroup, offset: int, now_ms: int) -> bool:
+    lease = group.state.pending.get(offset)
+    return lease is not None and lease.state != DYING and group.state.is_due(lease, now_ms)

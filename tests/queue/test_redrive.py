@@ -1,0 +1,220 @@
+"""Bringing dead letters back: which ones, beside others who do so, and of queues that are gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tailrace import Queue, Store
+from tailrace.queue.dead_letters import GROUP
+from tests.log.helpers import WAIT
+from tests.queue.clocks import Machine
+from tests.queue.support import FAST, drain, numbers, on_machine, one, states, values
+
+SHARED: dict[str, Any] = {**FAST, "dlq": {"topic": "letters"}}
+
+
+def bury(queue: Queue, *messages: bytes, group: str = "w") -> None:
+    """Dead letters of these messages."""
+    queue.publish_many(messages)
+    with queue.consumer(group) as consumer:
+        consumer.reject(consumer.receive(len(messages)), "bad")
+
+
+def test_it_gets_the_time_to_live_of_its_queue_anew() -> None:
+    with on_machine(limits={"message_ttl": "1h"}) as (machine, store, queue):
+        bury(queue, b"x")
+        machine.clock.advance(1800)
+        assert store.redrive("q") == 1
+        back = one(queue.consumer("w"))
+        assert back.expires_at == machine.clock.wall_ms() + 3_600_000
+        machine.clock.advance(3601)
+        back.release()
+        assert drain(queue.consumer("w")) == []
+
+
+def test_letters_of_another_queue_that_somebody_has_hold_nothing_up(store: Store) -> None:
+    a, b = store.queue("a", **SHARED), store.queue("b", **SHARED)
+    bury(b, b"1", b"2")
+    bury(a, b"3")
+    bury(b, b"4")
+    letters = store.get("letters")
+    assert isinstance(letters, Queue)
+    with letters.consumer(GROUP) as somebody:
+        held = somebody.receive(2)
+        assert values(held) == [b"1", b"2"]
+        assert store.redrive("a") == 1
+        assert drain(a.consumer("w")) == [b"3"]
+        assert store.redrive("b") == 1  # the two are left to whoever has them
+        assert drain(b.consumer("w")) == [b"4"]
+        somebody.ack(held)
+    assert (store.dead("a"), store.dead("b")) == ([], [])
+
+
+def test_redriving_two_queues_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them is in the middle of it while the other does it."""
+    queues = [store.queue(name, **SHARED) for name in "ab"]
+    for number in range(30):
+        bury(queues[number % 2], b"%d" % number)
+    counts: dict[str, int] = {}
+    revive, is_inside, goes_on = store._revive, threading.Event(), threading.Event()
+
+    def slowly(message: Any, letters: Any, target: Any) -> None:
+        if target.name == "b":
+            is_inside.set()
+            assert goes_on.wait(WAIT)
+        revive(message, letters, target)
+
+    monkeypatch.setattr(store, "_revive", slowly)
+    thread = threading.Thread(target=lambda: counts.update(b=store.redrive("b")))
+    thread.start()
+    assert is_inside.wait(WAIT)
+    try:
+        counts["a"] = store.redrive("a")
+    finally:
+        goes_on.set()
+        thread.join()
+    assert counts == {"a": 15, "b": 15}
+    assert drain(queues[0].consumer("w")) == [b"%d" % n for n in range(0, 30, 2)]
+    assert drain(queues[1].consumer("w")) == [b"%d" % n for n in range(1, 30, 2)]
+
+
+def test_two_who_redrive_the_same_queue_share_the_work(store: Store) -> None:
+    queue = store.queue("q", **FAST)
+    bury(queue, *numbers(300))
+    counts: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: counts.append(store.redrive("q"))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(counts) == 300
+    assert sorted(drain(queue.consumer("w"))) == sorted(numbers(300))  # type: ignore[type-var]
+
+
+def test_letters_that_are_skipped_are_not_met_again_however_long_it_takes(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one takes longer than a lease, so whatever was claimed and not settled would be free."""
+    with machine.open() as store:
+        a, b = store.queue("a", **SHARED), store.queue("b", **SHARED)
+        for number in range(4):
+            bury(b, b"b%d" % number)
+            bury(a, b"a%d" % number)
+        revive = store._revive
+        revived: list[bytes | None] = []
+
+        def slowly(message: Any, letters: Any, target: Any) -> None:
+            revived.append(message.value)
+            machine.clock.advance(31)
+            revive(message, letters, target)
+
+        monkeypatch.setattr(store, "_revive", slowly)
+        assert store.redrive("a") == 4
+        assert revived == [b"a0", b"a1", b"a2", b"a3"]
+        assert values(store.dead("b")) == [b"b0", b"b1", b"b2", b"b3"]
+        letters = store.queue("letters")
+        assert states(letters, GROUP) == {n: ("free", 0) for n in (0, 2, 4, 6)}
+        assert store.redrive("b") == 4
+
+
+def test_a_lease_that_is_lost_meanwhile_is_counted_by_the_one_who_has_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with machine.open() as store:
+        queue = store.queue("q", **FAST)
+        bury(queue, b"x")
+        revive, inner = store._revive, [0]
+
+        def interrupted(message: Any, letters: Any, target: Any) -> None:
+            if not inner[0]:
+                machine.clock.advance(31)
+                inner[0] = -1
+                inner[0] = store.redrive("q")
+            revive(message, letters, target)
+
+        monkeypatch.setattr(store, "_revive", interrupted)
+        assert (store.redrive("q"), inner) == (0, [1])
+        assert drain(queue.consumer("w")) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "comes"),
+    [
+        ({"limit": 2}, [b"0", b"2"]),
+        ({"limit": 0}, []),
+        ({"group": "w"}, [b"0", b"2", b"4"]),
+        ({"group": "other"}, []),
+        ({"offsets": [4]}, [b"4"]),
+        ({"offsets": [4, 0], "limit": 1}, [b"0"]),
+        ({"offsets": [1, 99]}, []),  # it is the other queue's
+    ],
+    ids=str,
+)
+def test_which_ones(store: Store, options: dict[str, Any], comes: Sequence[bytes]) -> None:
+    queues = [store.queue(name, **SHARED) for name in "ab"]
+    for number in range(6):
+        bury(queues[number % 2], b"%d" % number)
+    assert store.redrive("a", **options) == len(comes)
+    assert drain(queues[0].consumer("w")) == comes
+    left = [b"0", b"2", b"4"]
+    assert values(store.dead("a")) == [value for value in left if value not in comes]
+    assert values(store.dead("b")) == [b"1", b"3", b"5"]
+
+
+def test_what_fails_in_the_middle_is_given_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.queue("q", **FAST)
+    bury(queue, *numbers(5))
+    revive: Callable[..., None] = store._revive
+
+    def fail_at_two(message: Any, letters: Any, target: Any) -> None:
+        if message.value == b"2":
+            raise OSError("no")
+        revive(message, letters, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_revive", fail_at_two)
+        with pytest.raises(OSError, match="no"):
+            store.redrive("q")
+    assert values(store.dead("q")) == [b"2", b"3", b"4"]
+    assert store.redrive("q") == 3
+    assert drain(queue.consumer("w")) == numbers(5)
+
+
+def test_letters_outlive_their_queue_and_come_back_to_the_next_of_its_name(store: Store) -> None:
+    bury(store.queue("q", **FAST), b"old")
+    store.delete("q")
+    queue = store.queue("q", **FAST)
+    bury(queue, b"new")
+    assert values(store.dead("q")) == [b"old", b"new"]
+    assert store.redrive("q") == 2
+    assert drain(queue.consumer("w")) == [b"old", b"new"]
+    bury(queue, b"x")
+    store.delete("$dlq/q")  # who does not want them deletes them, too
+    assert store.dead("q") == []
+
+
+def test_a_letter_of_a_deleted_group_waits_for_a_group_of_its_name(store: Store) -> None:
+    queue = store.queue("q", **FAST)
+    bury(queue, b"x")
+    queue.delete_group("w")
+    queue.purge()
+    assert store.redrive("q") == 1
+    assert drain(queue.consumer("other")) == []
+    assert drain(queue.consumer("w")) == [b"x"]
+
+
+def test_many_between_are_read_in_portions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    queues = [store.queue(name, **SHARED, flush="async") for name in "ab"]
+    bury(queues[1], *numbers(40))
+    bury(queues[0], b"last")
+    monkeypatch.setattr("tailrace.queue.redriving.SCAN_MOST", 7)
+    assert store.redrive("a") == 1
+    assert len(store.dead("b")) == 40
