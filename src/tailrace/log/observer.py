@@ -131,6 +131,7 @@ class Observer:
             self._incarnation = incarnation
             self.catalog.forget_all()
             self._tail = None
+            self._is_known = False  # it may promise more than it did
         if not self._is_known:
             self._identify()
         # A listing is not one moment: a size in it may be older than a name behind it. What was

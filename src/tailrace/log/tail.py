@@ -76,7 +76,7 @@ class Tail:
         readers see records before they are durable. Then `begin` or `attach`."""
         self._catalog = catalog
         self._options = options
-        self._flush = flush
+        self.flush = flush
         self._log_flush = log_flush
         self._reserved = reserved
         self.committer: Committer  # set by the log, which ties the two together
@@ -177,7 +177,7 @@ class Tail:
 
     def _open_rolled(self, extents: list[Extent], end_offset: int) -> tuple[Rolled, ...]:
         """The files of segments that others may not have flushed. In a `sync` log they have."""
-        if self._flush is FlushMode.NONE or self._log_flush is FlushMode.SYNC:
+        if self.flush is FlushMode.NONE or self._log_flush is FlushMode.SYNC:
             return ()
         ends = [*(extent.base for extent in extents), end_offset][1:]
         rolled = []
@@ -316,7 +316,7 @@ class Tail:
             file.truncate(facts.size)
             self._extended = 0
             self._roll_position = -1
-            if self._flush is not FlushMode.NONE:
+            if self.flush is not FlushMode.NONE:
                 self.committer.force()  # or a power cut might bring it back
         self._unsettled = False
 
@@ -397,6 +397,11 @@ class Tail:
         if self._reserved is not None:
             self._offset_bound = min(self._offset_bound, self._reserved.offset)
 
+    def adopt(self, options: LogOptions) -> None:
+        """Go on with other limits. With the lock."""
+        self._options = options
+        self._roll_position = -1  # the next append looks, and sets the bounds
+
     # --- segments ---------------------------------------------------------------------------
 
     def roll(self) -> None:
@@ -406,7 +411,7 @@ class Tail:
         no faster than the disk: the segment is left to the next flush, within limits.
         """
         file, base, size, end_offset, past = self.state
-        if self._flush is FlushMode.SYNC:
+        if self.flush is FlushMode.SYNC:
             # Never beside another flush: if that one fails, a success here would prove nothing.
             self.committer.wait(end_offset)
             self.trim()
@@ -415,7 +420,7 @@ class Tail:
         old, old_files = self._complete_indexes(), self._index_files
         rolled = (*past.rolled, Rolled(end_offset, file))
         behind = tuple(segment for segment in rolled if not self._is_done_with(segment))
-        named = self._flush is not FlushMode.ASYNC
+        named = self.flush is not FlushMode.ASYNC
         self._create(end_offset, Past((*past.extents, Extent(base, size)), behind, named))
         for index in old_files:
             index.close()
@@ -450,7 +455,7 @@ class Tail:
 
     def _is_done_with(self, segment: Rolled) -> bool:
         """Has nobody to sync it any more?"""
-        return self._flush is FlushMode.NONE or segment.end_offset <= self.committer.durable
+        return self.flush is FlushMode.NONE or segment.end_offset <= self.committer.durable
 
     def _retire(self, rolled: tuple[Rolled, ...], behind: tuple[Rolled, ...]) -> None:
         for segment in rolled:

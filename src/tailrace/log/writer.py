@@ -382,7 +382,7 @@ class Writer:
             self.turn.give()
 
     @contextlib.contextmanager
-    def _my_turn(self) -> Iterator[None]:
+    def my_turn(self) -> Iterator[None]:
         """The lock and the turn, for what is not done often."""
         with self.lock:
             self._check_open()
@@ -465,7 +465,7 @@ class Writer:
 
     def append_once(self, draft: Draft, producer: str, sequence: int, now_ms: int) -> Appended:
         """Append, unless this producer's sequence is in the log already."""
-        with self._my_turn():
+        with self.my_turn():
             if (found := self.producers.find(producer, sequence, self._everything())) is not None:
                 return found
             base = self.tail.base
@@ -482,7 +482,7 @@ class Writer:
 
     def has(self, producer: str, sequence: int) -> bool:
         """Is this producer's sequence in the log?"""
-        with self._my_turn():
+        with self.my_turn():
             return self.producers.find(producer, sequence, self._everything()) is not None
 
     def _everything(self) -> View:
@@ -498,7 +498,7 @@ class Writer:
         """Make everything durable that was appended so far, by whomever."""
         self._check_open()
         if not self.turn.held:
-            with self._my_turn():  # catches up with the others, of whom one may keep its turn
+            with self.my_turn():  # catches up with the others, of whom one may keep its turn
                 pass
         if self.flush_mode is not FlushMode.NONE:
             self.flush_own()
@@ -519,7 +519,7 @@ class Writer:
         """Make durable what we appended, and what is left of one who rolled or was killed."""
         note = self._peek()
         if note is not None and (note.segment != self.tail.base or self.board.is_being_written):
-            with self._my_turn():
+            with self.my_turn():
                 pass
         self.flush_own()
 
@@ -528,14 +528,14 @@ class Writer:
         segment = self.committer.watermark.segment
         self.committer.flush()
         if self.flush_mode is FlushMode.ASYNC and self.committer.watermark.segment != segment:
-            with contextlib.suppress(Closed), self._my_turn():  # who closes it stores them, too
+            with contextlib.suppress(Closed), self.my_turn():  # who closes it stores them, too
                 self._store_producers()
 
     # --- deletion ---------------------------------------------------------------------------
 
     def truncate_before(self, offset: int) -> None:
         """Raise the log start offset, durably; whole segments go with the next vacuum."""
-        with self._my_turn():  # catches up with the others
+        with self.my_turn():  # catches up with the others
             end_offset = self.tail.end_offset
         if offset > end_offset or offset < 0:
             message = f"{self._folder}: cannot start at {offset}; the log ends at {end_offset}"
@@ -543,7 +543,7 @@ class Writer:
             raise OffsetOutOfRange(message, offset=offset, low=low, high=end_offset)
         if self.flush_mode is not FlushMode.NONE:
             self.committer.wait(offset)
-        with self._my_turn():
+        with self.my_turn():
             self._raise_start(offset)
         if self._manner.upkeep and self._upkeep is None:  # segments may have to go now
             self._start_upkeep()
@@ -568,7 +568,7 @@ class Writer:
 
     def vacuum(self, given: Retention | None = None, below: int | None = None) -> VacuumReport:
         """Delete the segments that retention lets go, ours if none is given, below an offset."""
-        with self._my_turn():
+        with self.my_turn():
             extents = tuple(extent for extent in self.tail.extents()[0] if extent.size)
             expired = count_expired(
                 self.catalog,

@@ -287,7 +287,7 @@ class StreamConsumer(_Receiver):
         resolve: Callable[[Any, int | None], int],
         *,
         auto_commit: bool = True,
-        auto_commit_interval_s: float = 5.0,
+        interval_ms: Callable[[], int] = lambda: 5_000,
         id: str | None = None,
         bring_due: Callable[[], bool] = lambda: False,
         on_close: Callable[[], object] = lambda: None,
@@ -296,7 +296,7 @@ class StreamConsumer(_Receiver):
         self._group = group
         self._resolve = resolve
         self.auto_commit = auto_commit
-        self._interval_s = auto_commit_interval_s
+        self._interval_ms = interval_ms  # as of now: somebody may have changed it
         self._committed_s = time.monotonic()
         self._on_close = on_close
         self.id = id or new_consumer_id()
@@ -345,7 +345,7 @@ class StreamConsumer(_Receiver):
         done: list[int] = []
         if self.auto_commit and self._past:
             now_s = time.monotonic()
-            if now_s - self._committed_s >= self._interval_s:
+            if now_s - self._committed_s >= self._interval_ms() / 1000:
                 done, self._committed_s = self._past, now_s
         taken = group.take(self._member, limit, done=done, epoch=self._epoch, settler=self._settler)
         if taken.epoch != self._epoch:  # somebody has the group go on from somewhere else
@@ -357,8 +357,8 @@ class StreamConsumer(_Receiver):
         into += taken.messages
         sleep_s = LOOK_AFTER_S if group.has_others else None
         if self.auto_commit and self._past:
-            left_s = self._committed_s + self._interval_s - time.monotonic()
-            sleep_s = shorter(sleep_s, max(left_s, 0.001))
+            left_s = self._committed_s + self._interval_ms() / 1000 - time.monotonic()
+            sleep_s = shorter(sleep_s, min(max(left_s, 0.001), LOOK_AFTER_S))
         return taken.more, sleep_s
 
     def commit(self, upto: Message | int | None = None) -> None:

@@ -24,6 +24,7 @@ from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Receipt
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
 from tailrace.log.log import Log
+from tailrace.log.options import FlushMode
 from tailrace.queue.alarm import Alarm
 from tailrace.queue.delivery import Delivery, Target, records_of
 from tailrace.queue.handles import QueueLog, opening
@@ -218,6 +219,12 @@ class Delays(Delivery):
                 if lock is not None:
                     lock.close()
             self._lock = self._presence = None
+
+    def promise(self, mode: FlushMode | None) -> None:
+        """From now on the queue promises more than it did."""
+        incoming = self._incoming
+        if incoming is not None:
+            incoming.promise(mode)
 
     def rest(self) -> None:
         """Let go, unless somebody is at it."""

@@ -129,6 +129,15 @@ class Group(Generic[S]):
         """What log records carry."""
         return {"queue": self.queue, "group": self.id, "path": self.files.folder}
 
+    def adopt(self, compact_after: int, *, is_sync: bool, is_durable: bool) -> None:
+        """The queue's settings have changed. Takes no turn: the next one sees to it."""
+        if is_durable and not self.files.is_durable:
+            self._is_stale = True
+        self.files = self.files._replace(
+            compact_after=compact_after, is_sync=is_sync, is_durable=is_durable
+        )
+        self._compact_at = compact_after
+
     def disown(self) -> None:
         """We are in a forked child: what is open is the parent's."""
         if not self._closed:
@@ -144,6 +153,8 @@ class Group(Generic[S]):
             self._is_stale = True
         if self._journal.is_damaged:
             self._keep_aside()
+        if self._journal.is_unsynced and self.files.is_durable:  # the queue was ephemeral
+            self._snapshot()
 
     def _is_informed(self) -> bool:
         """False if that has to begin again, because something has to be passed over."""
@@ -229,6 +240,8 @@ class Group(Generic[S]):
         other = foreign.load(snapshot) if foreign is not None else None
         known = snapshot or other
         self._journal.group = (known and known.state.get("id")) or secrets.token_hex(8)
+        if other is None and snapshot is not None and self.files.is_durable:
+            other = snapshot if "unsynced" in snapshot.state else None  # the queue was ephemeral
         if other is not None:
             self.state = self._restored(other)
             self._journal.generation = exported or 0
@@ -324,7 +337,10 @@ class Group(Generic[S]):
 
     def _dumped(self) -> Snapshot:
         state, entries = self.state.dump()
-        return Snapshot({**state, "id": self._journal.group}, entries)
+        state["id"] = self._journal.group
+        if not self.files.is_durable:
+            state["unsynced"] = True
+        return Snapshot(state, entries)
 
     def _sync_names(self) -> None:
         if self.files.is_durable:

@@ -11,17 +11,23 @@ import contextlib
 import resource
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tailrace.errors import NotWritten
+from tailrace.kernel import HEADER_SIZE
 from tailrace.log.log import Log
-from tailrace.log.options import Retention
+from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.log.retention import VacuumReport
+from tailrace.log.stricter import be_stricter, raise_promise
 
 __all__ = ["Handles", "QueueLog", "most_logs", "opening"]
 
 _FILES_OF_A_LOG = 16  # with a group or two
 _FEWEST, _MOST = 16, 256
+
+# Options that an open log can change; the others count when it is opened.
+_LIVE = ("codec", "segment_bytes", "segment_age_ms", "index_max_bytes", "max_batch_bytes")
 
 
 class QueueLog(Log):
@@ -40,12 +46,36 @@ class QueueLog(Log):
             self._writer.committer.label = queue
 
     def _open(self) -> None:
+        raise_promise(self._fs, self._folder, self.options.flush)
         super()._open()
         self.label(self._label)  # a forked child opens it anew
 
     def has(self, producer: str) -> bool:
         """Is what somebody appends once in the log already?"""
         return self._writing().has(producer, 0)
+
+    def adopt(self, **arguments: Any) -> None:
+        """Go on with the options that it would be opened with now, as far as it can."""
+        given = LogOptions.parse(**arguments)
+        options = replace(self.options, **{name: getattr(given, name) for name in _LIVE})
+        if options != self.options:
+            self.options, self._codec = options, options.codec
+            self._max_batch_size = HEADER_SIZE + options.max_batch_bytes
+            writer = self._writer
+            if writer is not None:
+                with writer.lock:
+                    writer.tail.adopt(options)
+        self.promise(given.flush)
+
+    def promise(self, mode: FlushMode | None) -> None:
+        """From now on receipts wait for the disk, if they did not. What there is goes there now."""
+        if mode is None or mode.rank >= FlushMode(self.flush_mode).rank:
+            return
+        self.options = replace(self.options, flush=mode)
+        writer = self._writer
+        if writer is not None:
+            be_stricter(writer, mode)
+            self._committer = writer.committer if mode is FlushMode.SYNC else None
 
     def let_go(self, retention: Retention, below: int | None) -> VacuumReport:
         """Delete the segments that retention lets go, as far as they are all below an offset."""

@@ -120,6 +120,7 @@ class Journal:
         self.group = ""  # which group it is of: one that is deleted and made anew is another
         self.ops = 0  # since the snapshot
         self.is_other = False  # its snapshot is not what the journal before it led to
+        self.is_unsynced = False  # neither its snapshot nor its name was synced
         self.is_damaged = False  # a line in the middle could not be read
         self.position = 0  # behind what we know
         self._unfit: set[tuple[int, int]] = set()  # by generation and position
@@ -153,6 +154,7 @@ class Journal:
         assert first is not None
         self._file, self.generation = file, op["generation"]
         self.is_other, self.group = "other" in op, op["id"]
+        self.is_unsynced = "unsynced" in op
         self.position, self.ops, self._room = len(first) + 1, 0, 0
         return True
 
@@ -289,8 +291,9 @@ class Journal:
         """Write the next journal, empty, under a name that nobody looks at yet. `is_other`: what it
         builds on is not what this journal led to."""
         op = {"t": "begin", "format": FORMAT, "generation": self.generation + 1, "id": self.group}
-        line = encode_line({**op, "other": True} if is_other else op)
-        write_new(self._fs, self.path + ".tmp", line, sync=sync)
+        op |= {"other": True} if is_other else {}
+        op |= {} if sync else {"unsynced": True}
+        write_new(self._fs, self.path + ".tmp", encode_line(op), sync=sync)
 
     def put_next(self) -> None:
         """Have it take the place of this one. From then on the new snapshot counts."""

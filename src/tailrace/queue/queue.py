@@ -65,6 +65,7 @@ class _LogQueue(Roomy):
         self.incarnation = settings.incarnation
         # As they were when we last looked, among those of all queues. One object: threads share it.
         self._known: tuple[Queues | None, QueueSettings] = None, settings
+        self._noticing = threading.RLock()  # who has it waits for no other lock of a queue
         self._groups: dict[str, AnyGroup] = {}
         self._consumers: weakref.WeakSet[Consumer | StreamConsumer] = weakref.WeakSet()
         self._wall_ms = store.clock.wall_ms
@@ -91,14 +92,30 @@ class _LogQueue(Roomy):
             self._store.check_open()  # it is not of the registry that its user knows
             raise
         known, settings = self._known
-        if queues is not known:
+        return settings if queues is known else self._notice()
+
+    def _notice(self) -> QueueSettings:
+        """Some queue was made, changed or deleted. If it is this one, what is open goes on by the
+        new settings: whoever notices may have a group's turn, so this takes none."""
+        with self._noticing:
+            queues = self._store.registry.current()
             found = queues.get(self.name)
-            if found is None or found.incarnation != self.incarnation:
-                self.abandon()
-                raise Closed(f"the queue {self.name!r} was deleted; open it again to have it anew")
-            settings = found
-            self._known = queues, settings
-        return settings
+            if found is not None and found.incarnation == self.incarnation:
+                if found is not self._known[1]:
+                    self._adopt(found)
+                self._known = queues, found
+                return found
+        self.abandon()
+        raise Closed(f"the queue {self.name!r} was deleted; open it again to have it anew")
+
+    def _adopt(self, settings: QueueSettings) -> None:
+        log = self._log
+        if log is None:  # and so nothing is open
+            return
+        log.adopt(**settings.log_arguments())
+        self.delays.promise(log.options.flush)
+        for group in list(self._groups.values()):
+            group.adopt(settings.compact_after, **_durability(log))
 
     def _check_there(self) -> None:
         """`Closed` if the queue was deleted: each turn of each group asks."""
@@ -140,6 +157,8 @@ class _LogQueue(Roomy):
                         in_need = self._store.reserve.in_need
                         with opening(f"the log of the queue {self.name!r}"):
                             self._log = in_need(lambda: self._store.open_log(settings))
+                        if self.settings is not settings:  # changed meanwhile
+                            self._adopt(self.settings)
                     finally:  # whatever came of it, if the folder went away meanwhile
                         self._check_there()
                 log = self._log
@@ -270,6 +289,8 @@ class _LogQueue(Roomy):
                 files = self._files(group_id, settings, log)
                 made = self._store.reserve.in_need(lambda: self._make_group(files, own))
             self._groups[group_id] = made
+            if self.settings is not settings:  # changed meanwhile
+                self._adopt(self.settings)
             return made
 
     def _opening(self, group_id: str) -> AbstractContextManager[None]:
@@ -291,9 +312,8 @@ class _LogQueue(Roomy):
             store.layout.group(self.name, group_id),
             group_id,
             store.clock,
-            is_sync=log.flush_mode == "sync",
-            is_durable=log.flush_mode != "none",
             compact_after=settings.compact_after,
+            **_durability(log),
             foreign=foreign,
             mode=self._store.mode,
             check=self._check_there,
@@ -437,6 +457,7 @@ class _LogQueue(Roomy):
     def disown(self) -> None:
         """In a forked child: another thread of the parent may have had the lock."""
         self._lock = threading.RLock()
+        self._noticing = threading.RLock()
         self._depth.disown()
         self.delays.disown()
 
@@ -581,9 +602,13 @@ class Stream(_LogQueue):
         _check_named(group)
         check_flag("auto_commit", auto_commit)
         id = None if id is None else as_text("id", id)
-        interval_ms = self.settings.auto_commit_interval_ms
+        own_ms: int | None = None
         if auto_commit_interval is not None:
-            interval_ms = parse_duration(auto_commit_interval, "auto_commit_interval")
+            own_ms = parse_duration(auto_commit_interval, "auto_commit_interval")
+
+        def interval_ms() -> int:
+            return self.settings.auto_commit_interval_ms if own_ms is None else own_ms
+
         self._bring_due()
         with self._lock, self._opening(group):  # it does not rest meanwhile
             found = self.group(group, filter)
@@ -595,7 +620,7 @@ class Stream(_LogQueue):
                     self._tail(found.files),
                     self.resolve,
                     auto_commit=auto_commit,
-                    auto_commit_interval_s=interval_ms / 1000,
+                    interval_ms=interval_ms,
                     id=id,
                     bring_due=self._bring_due,
                     on_close=leave,
@@ -633,6 +658,11 @@ def _check_named(group: str) -> None:
         raise InvalidName(
             f"the name of a group, {group!r}, begins with '@', behind which its filter would be"
         )
+
+
+def _durability(log: Log) -> dict[str, bool]:
+    """How durable the groups of a queue with this log have to be."""
+    return {"is_sync": log.flush_mode == "sync", "is_durable": log.flush_mode != "none"}
 
 
 def _visible_end(log: Log) -> int:

@@ -49,6 +49,7 @@ __all__ = ["Outgoing", "Published", "Store"]
 
 _OPTIONS = ("clock", "config (by tailrace.open)", "disk", "flush", "fs", "mode", "upkeep")
 
+
 class Store(BackedUp, Redriving):
     """The queues in a directory. Thread-safe; any number of processes may have it open.
 
