@@ -86,9 +86,7 @@ def test_two_who_redrive_the_same_queue_share_the_work(store: Store) -> None:
     queue = store.queue("q", **FAST)
     bury(queue, *numbers(300))
     counts: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: counts.append(store.redrive("q"))) for _ in range(3)
-    ]
+    threads = [threading.Thread(target=lambda: counts.append(store.redrive("q"))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -119,7 +117,7 @@ def test_letters_that_are_skipped_are_not_met_again_however_long_it_takes(
         assert revived == [b"a0", b"a1", b"a2", b"a3"]
         assert values(store.dead("b")) == [b"b0", b"b1", b"b2", b"b3"]
         letters = store.queue("letters")
-        assert states(letters, GROUP) == {n: ("free", 0) for n in (0, 2, 4, 6)}
+        assert states(letters, GROUP) == dict.fromkeys((0, 2, 4, 6), ("free", 0))
         assert store.redrive("b") == 4
 
 

@@ -1,14 +1,18 @@
 """Queues that are gone when nobody wants them.
 
-Who consumes from an ephemeral queue shares a lock on the file `attended` in its folder. If nobody
-has it, the time of the file tells since when.
+Who consumes from an ephemeral queue shares a lock on the file `attended` in its folder, which says
+that somebody is there; the last one to go has it say so. If nobody has the lock, the time of the
+file tells since when. But if it says that somebody is there, that one was killed, and whoever sees
+that first has the file say that nobody is: the time counts from then on.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 
@@ -19,6 +23,9 @@ from tailrace.log.sidefiles import FOLDER
 __all__ = ["Attendance", "Sweeper"]
 
 logger = logging.getLogger("tailrace")
+
+_AFTER_ERROR_S = 60.0
+_HERE, _LEFT = b"here\n", b"left\n"
 
 
 def _path(folder: str) -> str:
@@ -34,6 +41,7 @@ class Attendance:
 
     def __enter__(self) -> None:
         self._lock.acquire(shared=True)
+        self._lock.write_note(_HERE)
 
     def __exit__(
         self,
@@ -41,7 +49,9 @@ class Attendance:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._lock.write_note(b"left\n")  # the time of the file counts
+        # If two go at once, neither has it alone: then it is as if they were killed.
+        if self._lock.acquire(wait=False):
+            self._lock.write_note(_LEFT)
         self._lock.close()
 
     @staticmethod
@@ -60,6 +70,9 @@ class Attendance:
             try:
                 if not lock.acquire(wait=False):
                     return None
+                if lock.read_note() == _HERE:
+                    lock.write_note(_LEFT)
+                    return 0.0
             finally:
                 lock.close()
         return max(wall_ms - modified_ms, 0) / 1000
@@ -74,32 +87,52 @@ class Sweeper:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
+        self._called = threading.Event()
+        self._due_s = 0.0  # when it sweeps next
 
-    def start(self) -> None:
+    def start(self, within_s: float = 0.0) -> None:
+        """There is something to sweep, and at the latest then it is worth a look."""
         with self._lock:
-            if self._thread is None and not self._stopped.is_set():
+            if self._stopped.is_set():
+                return
+            due_s = time.monotonic() + within_s
+            if self._thread is None:
+                self._due_s = due_s
                 self._thread = threading.Thread(
                     target=self._run, name="tailrace-sweeper", daemon=True
                 )
                 self._thread.start()
+            elif due_s < self._due_s:
+                self._due_s = due_s
+                self._called.set()
 
     def _run(self) -> None:
-        wait_s: float | None = 0.0
-        while not self._stopped.wait(wait_s):
+        while True:
+            self._called.clear()
+            if self._stopped.is_set():
+                return
+            if self._called.wait(max(self._due_s - time.monotonic(), 0)):
+                continue
+            with self._lock:
+                self._due_s = math.inf
+            wait_s: float | None = _AFTER_ERROR_S
             try:
                 wait_s = self._sweep()
             except (TailraceError, OSError) as error:
                 if self._stopped.is_set():
                     return
                 logger.error("cannot delete what is not used any more: %s", error)
-                wait_s = 60.0
-            if wait_s is None:
-                with self._lock:
+            with self._lock:
+                if wait_s is not None:
+                    self._due_s = min(self._due_s, time.monotonic() + wait_s)
+                elif self._due_s == math.inf:
                     self._thread = None
-                return
+                    return
 
     def stop(self) -> None:
-        self._stopped.set()
+        with self._lock:
+            self._stopped.set()
+        self._called.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()

@@ -183,7 +183,7 @@ def entry_of(settings: QueueSettings) -> dict[str, Any]:
         key.store(entry, key.value_of(settings), key.value_of(default))
     if settings.flush is FlushMode.NONE:
         _part_to_change(entry, _OURS)["flush"] = "none"
-    elif settings.flush is FlushMode.ASYNC and "flush" in _part(entry, _OURS):
+    elif "flush" in _part(entry, _OURS):
         del entry[_OURS]["flush"]
     return entry
 
@@ -385,6 +385,7 @@ _KEYS: Final = (
     _Key(f"{_OURS}.compact_after", "compact_after", lambda found: _number(found) or 1),
     _Key(f"{_OURS}.auto_commit_interval_ms", "auto_commit_interval_ms", _number),
     _Key(f"{_OURS}.expire_groups_ms", "expire_groups_ms", _number),
+    _Key(f"{_OURS}.implied", "implied", _flag),
 )
 
 

@@ -121,6 +121,7 @@ class QueueSettings:
     compact_after: int = 10_000
     auto_commit_interval_ms: int = 5_000
     expire_groups_ms: int = 0  # 0: never
+    implied: bool = False  # nobody has asked for it: it was made because somebody used its name
     incarnation: str = ""
     fluxmq: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -163,6 +164,37 @@ class QueueSettings:
             raise ConfigError(f"topics: {name!r} cannot be a level of a filter; give it topics")
         return settings._checked()
 
+    @classmethod
+    def imply(
+        cls, name: str, pattern: str, defaults: Mapping[str, Any] | None = None
+    ) -> QueueSettings:
+        """The settings of a queue that nobody has asked for, but that somebody uses."""
+        settings = cls.create(name, defaults=defaults, ephemeral=True, topics=[pattern])
+        return replace(settings, implied=True)
+
+    def declared(
+        self, type: str, defaults: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> QueueSettings:
+        """The settings of this queue when somebody asks for it: `changed`. But one that nobody has
+        asked for before becomes what it would be if it were made now, which is durable unless that
+        is not wanted; it stays bound to what it was bound to."""
+        if not self.implied:
+            return self.changed(type=type, **options)
+        if _type(type, "type") != self.type:
+            raise ConfigError(
+                f"type: {self.name} is {_KINDS[self.type]}, because somebody published to it or "
+                f"consumed from it before it was made; delete it first, or use another name"
+            )
+        asked = QueueSettings.create(self.name, type, defaults, **options)
+        topics = () if options.get("topics") is not None else self.topics
+        return replace(
+            asked,
+            topics=tuple(dict.fromkeys((*asked.topics, *topics))),
+            flush=asked.flush or FlushMode.SYNC,
+            incarnation=self.incarnation,
+            fluxmq=self.fluxmq,
+        )
+
     def changed(self, **options: Any) -> QueueSettings:
         """The settings of this queue after a change; itself, if nothing differs.
 
@@ -174,6 +206,10 @@ class QueueSettings:
         | `topics` | takes the place of all that there were |
         | any other | takes the place of the old one |
         | one that is `None`, or not there | changes nothing |
+
+        What processes have open goes on by them at once; but `flush_interval`, `index_interval`,
+        `time_index_interval`, `open_files`, `producer_expiry` and `retention_check_interval` count
+        when they open the queue next.
         """
         settings = self
         type, ephemeral, flush = (options.pop(key, None) for key in _FIXED)

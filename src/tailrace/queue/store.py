@@ -25,7 +25,7 @@ from tailrace.queue.backing import BackedUp
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.clock import Clock, SystemClock
 from tailrace.queue.closing import close_all
-from tailrace.queue.consumer import Consumer, StreamConsumer
+from tailrace.queue.consumer import Consumer, StreamConsumer, shorter
 from tailrace.queue.disk import DiskSettings, DiskWatch
 from tailrace.queue.ephemeral import Attendance, Sweeper
 from tailrace.queue.handles import Handles, QueueLog, most_logs, opening
@@ -40,7 +40,7 @@ from tailrace.queue.redriving import Redriving
 from tailrace.queue.registry import Queues, Registry
 from tailrace.queue.reserve import Reserve
 from tailrace.queue.settings import OPTIONS, QueueSettings, describe_unknown
-from tailrace.queue.topics import check_topic
+from tailrace.queue.topics import check_topic, matches
 
 if TYPE_CHECKING:
     from tailrace.queue.stats import QueueStats
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Outgoing", "Published", "Store"]
 
 _OPTIONS = ("clock", "config (by tailrace.open)", "disk", "flush", "fs", "mode", "upkeep")
+_SWEEP_S = 60.0  # the longest between two looks for ephemeral queues that may go
 
 
 class Store(BackedUp, Redriving):
@@ -153,7 +154,8 @@ class Store(BackedUp, Redriving):
 
     def queue(self, name: str, **options: Any) -> Queue:
         """The work queue of this name, which is made if it does not exist. If it does, options that
-        are given change it, for everybody; what is fixed when it is made is refused."""
+        are given change it, for everybody; what is fixed when it is made is refused. One that is
+        ephemeral because somebody used its name before becomes durable, with what is in it."""
         found = self._open_queue(name, "classic", options)
         assert isinstance(found, Queue)
         return found
@@ -169,7 +171,7 @@ class Store(BackedUp, Redriving):
         if "type" in options:
             raise ConfigError("type: store.queue opens a work queue, and store.stream a stream")
         settings = self.registry.current().get(name)
-        if settings is None or settings.changed(type=kind, **options) is not settings:
+        if settings is None or settings.declared(kind, self._defaults, options) is not settings:
             settings = self._create(name, kind, options)
         return self._handle(settings)
 
@@ -178,15 +180,20 @@ class Store(BackedUp, Redriving):
 
     def declare(self, wanted: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Queues:
         """Make the queues of these names, types and options, or change those that exist. It is one
-        change: all of them, or if one is refused, none. Nothing is opened."""
+        change: all of them, or if one is refused, none. Nothing is opened, but for what was
+        ephemeral and becomes durable."""
         wanted = list(wanted)
         self.check_open()
+        kept: list[str] = []
 
         def edit(queues: dict[str, QueueSettings]) -> None:
             made = []
             for name, kind, options in wanted:
                 if name in queues:
-                    queues[name] = queues[name].changed(type=kind, **options)
+                    was_ephemeral = queues[name].ephemeral
+                    queues[name] = queues[name].declared(kind, self._defaults, options)
+                    if was_ephemeral and not queues[name].ephemeral:
+                        kept.append(name)
                 else:
                     queues[name] = QueueSettings.create(
                         name, kind, defaults=self._defaults, **options
@@ -196,9 +203,21 @@ class Store(BackedUp, Redriving):
                 deletion.clear(self.fs, self.layout, name)
 
         queues = self._change(edit)
-        if self.upkeep and any(queues[name].ephemeral for name, _, _ in wanted):
-            self._sweeper.start()
+        for name in kept:
+            self._make_durable(self._handle(queues[name]))
+        for name, _, _ in wanted:
+            self._expect_to_sweep(queues[name])
         return queues
+
+    def _make_durable(self, queue: Queue | Stream) -> None:
+        """It was ephemeral: see that all it holds is on the disk, if it is to be."""
+        log = queue.log
+        if log.flush_mode == "none":
+            return
+        log.flush()
+        if queue.delays.exists:
+            queue.delays.incoming.flush()
+        queue.groups()  # each has its turn, in which it sees to that
 
     def _handle(self, settings: QueueSettings) -> Queue | Stream:
         with self._lock:
@@ -232,7 +251,10 @@ class Store(BackedUp, Redriving):
         return {found.name: found for found in store_stats(look, exact=exact)}
 
     def configure(self, name: str, **options: Any) -> None:
-        """Change settings of a queue, for everybody. What is fixed when it is made is refused."""
+        """Change settings of a queue, for everybody, and for what is open. What is fixed when it is
+        made is refused; a few options of its log count from the next open: `flush_interval`,
+        `index_interval`, `time_index_interval`, `open_files`, `producer_expiry` and
+        `retention_check_interval`."""
         self.get(name)
 
         def edit(queues: dict[str, QueueSettings]) -> None:
@@ -240,7 +262,7 @@ class Store(BackedUp, Redriving):
                 raise InvalidName(f"there is no queue {name!r} in {self.path}")
             queues[name] = queues[name].changed(**options)
 
-        self._change(edit)
+        self._expect_to_sweep(self._change(edit)[name])
 
     def _change(self, edit: Callable[[dict[str, QueueSettings]], None]) -> Queues:
         queues = self.registry.change(edit)
@@ -323,9 +345,9 @@ class Store(BackedUp, Redriving):
         block: bool = True,
     ) -> Published:
         """Publish to every queue that is bound to the topic. Each append is atomic, all together
-        are not. If there is no such queue an ephemeral one is made. With a `delay`, or a time to
-        `deliver_at`, it waits for each queue, and has a delay id in each. The other parameters are
-        as in `Queue.publish`."""
+        are not. If there is no such queue an ephemeral one is made (`InvalidName` if its name is
+        that of another queue). With a `delay`, or a time to `deliver_at`, it waits for each queue,
+        and has a delay id in each. The other parameters are as in `Queue.publish`."""
         self.check_open()
         due = delays.due_ms(delay, deliver_at, self.clock.wall_ms())
         batches = self._batches([Outgoing(topic, value, key, headers, message_id, ttl)], due)
@@ -379,15 +401,29 @@ class Store(BackedUp, Redriving):
         name, pattern = topic, topic
         if address is not None:
             name, pattern = address.queue, default_binding(address.queue)
-        return [self._ephemeral_queue(name, pattern)]
+        settings = self._implied_queue(name, pattern)
+        if not any(matches(bound, topic) for bound in settings.topics):
+            raise InvalidName(
+                f"no queue is bound to the topic {topic!r}, and the queue {name!r}, whose name an "
+                "ephemeral one would have, is not either: bind it, or publish to it by name"
+            )
+        return [self._handle(settings)]
 
-    def _ephemeral_queue(self, name: str, pattern: str) -> Queue | Stream:
-        """A queue of this name, ephemeral if it has to be made."""
+    def _implied_queue(self, name: str, pattern: str) -> QueueSettings:
+        """The queue of this name, or an ephemeral one that is made, and bound to a filter."""
         settings = self.registry.current().get(name)
-        if settings is None:
-            with opening(f"an ephemeral queue {name!r}"):
-                settings = self._create(name, "classic", {"ephemeral": True, "topics": [pattern]})
-        return self._handle(settings)
+        if settings is not None:
+            return settings
+
+        def edit(queues: dict[str, QueueSettings]) -> None:
+            if name not in queues:
+                queues[name] = QueueSettings.imply(name, pattern, self._defaults)
+                deletion.clear(self.fs, self.layout, name)
+
+        with opening(f"an ephemeral queue {name!r}"):
+            settings = self._change(edit)[name]
+        self._expect_to_sweep(settings)
+        return settings
 
     def _record(self, outgoing: Outgoing, settings: QueueSettings, due: int | None) -> Record:
         return new_record(
@@ -435,7 +471,8 @@ class Store(BackedUp, Redriving):
         """A consumer of a queue by its name. If there is none yet, an ephemeral one is made, bound
         to `$queue/<name>/#`, which gets what is published from then on."""
         self.check_open()
-        return self._ephemeral_queue(name, default_binding(name)).consumer(group, **options)
+        settings = self._implied_queue(name, default_binding(name))
+        return self._handle(settings).consumer(group, **options)
 
     def attend(self, settings: QueueSettings) -> AbstractContextManager[object]:
         """A consumer is there: an ephemeral queue stays."""
@@ -466,9 +503,9 @@ class Store(BackedUp, Redriving):
             self._dead_letter_queue(dead_letters.queue_of(settings))
 
     def _dead_letter_queue(self, name: str) -> Queue:
-        """As it is, if it exists; else one that keeps what it gets."""
+        """As it is, if somebody has asked for it; else one that keeps what it gets."""
         settings = self.registry.current().get(name)
-        if settings is None:
+        if settings is None or settings.implied:
             options = {
                 "topics": [f"{name}/#"],
                 "dlq": {"enabled": False},
@@ -494,18 +531,21 @@ class Store(BackedUp, Redriving):
         delays.sweep(self.fs, self.layout, self.registry.current)
         remove_tree(self.fs, os.path.dirname(self.layout.trash("x")))
 
+    def _expect_to_sweep(self, settings: QueueSettings) -> None:
+        if settings.ephemeral and self.upkeep:
+            self._sweeper.start(_look_after_s(settings))
+
     def _sweep(self) -> float | None:
         """Delete the ephemeral queues that nobody has consumed for their time; how long until it is
         worth looking again, `None` if there are none."""
         shortest = None
         for settings in self._ephemeral():
-            grace_s = settings.expires_after_ms / 1000
             folder = self.layout.queue(settings.name)
             idle_s = Attendance.idle_s(self.fs, folder, self.clock.wall_ms())
-            if idle_s is not None and idle_s >= grace_s:
+            if idle_s is not None and idle_s * 1000 >= settings.expires_after_ms:
                 self._remove(settings)
             else:
-                shortest = min(grace_s / 2, 60.0 if shortest is None else shortest)
+                shortest = shorter(shortest, _look_after_s(settings))
         return shortest
 
     # --- the end ----------------------------------------------------------------------------
@@ -540,6 +580,11 @@ class Store(BackedUp, Redriving):
 
     def __repr__(self) -> str:
         return f"Store({self.path!r}{', closed' if self._closed else ''})"
+
+
+def _look_after_s(settings: QueueSettings) -> float:
+    """How often to look whether an ephemeral queue may go."""
+    return min(settings.expires_after_ms / 2000, _SWEEP_S)
 
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
