@@ -279,7 +279,7 @@ def use_it(store: Store, count: int, consumer: Any) -> tuple[list[bytes], list[b
         if number % 2:
             message = one(consumer)
             message.ack()
-            done.append(message.value)
+            done.append(message.value or b"")
     return [b"e%d" % n for n in range(count) if b"e%d" % n not in done], done
 
 
@@ -299,7 +299,7 @@ def test_nothing_is_lost_in_a_power_cut_after_it_became_durable(
     if where == "both":
         other.get("jobs").publish(b"o")
         left.append(b"o")
-        other.get("jobs").group("w").progress()  # type: ignore[union-attr]
+        other.get("jobs").group("w").progress()
     if where == "nowhere":
         store.close()
     queue = asker.queue("jobs", flush=flush, compact_after=3)

@@ -555,8 +555,7 @@ class Log:
             self._is_let_go = True
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At the end of the process the kernel tidies up; threads have stopped wherever they were.
-        if not _is_finalizing():
+        if not _is_finalizing():  # when threads have stopped, wherever they were
             self.abandon()
 
     def abandon(self) -> None:
@@ -576,11 +575,9 @@ class Log:
         self.close()
 
     def __repr__(self) -> str:
-        if self._closed:
-            state = "closed"
-        elif self._writer is None:  # where the log ends is in its files, which may be gone
-            state = "read-only"
-        else:
+        # Where a log that one only reads ends is in its files, which may be gone.
+        state = "closed" if self._closed else "read-only"
+        if self._writer is not None and not self._closed:
             state = f"{self.start_offset}..{self.end_offset}"
         return f"Log({self.path!r}, {self.flush_mode}, {state})"
 

@@ -1,471 +1,27 @@
-"""`Queue` and `Stream`: a log with bindings, limits and groups."""
+"""`Queue` and `Stream`: work that is done once, and a log that is read again."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import sys
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal
 
-from tailrace.errors import Closed, ConfigError, InvalidName, TailraceError
-from tailrace.kernel import Record
-from tailrace.log.follow import Follower
-from tailrace.log.log import Log
+from tailrace.errors import ConfigError, InvalidName
+from tailrace.queue.base import GroupInfo, LogQueue, group_id_of
 from tailrace.queue.classic import ClassicGroup, Pending
-from tailrace.queue.closing import close_all
 from tailrace.queue.consumer import Consumer, StreamConsumer
-from tailrace.queue.delays import Delays
-from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
-from tailrace.queue.group import Member
-from tailrace.queue.group_files import GroupFiles, discard_unopened
-from tailrace.queue.handles import QueueLog, opening
+from tailrace.queue.group_files import GroupFiles
 from tailrace.queue.inputs import as_text, check_flag, check_limit
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
-from tailrace.queue.registry import Queues
 from tailrace.queue.scanning import Selection
-from tailrace.queue.settings import QueueSettings
-from tailrace.queue.space import Roomy
 from tailrace.queue.stream import StreamGroup
-from tailrace.queue.topics import check_filter
 from tailrace.units import parse_duration
-
-if TYPE_CHECKING:
-    from tailrace.queue.stats import QueueStats
-    from tailrace.queue.store import Store
 
 __all__ = ["GroupInfo", "Queue", "Stream"]
 
-AnyGroup = ClassicGroup | StreamGroup
-C = TypeVar("C", Consumer, StreamConsumer)
 
-_START = re.compile(r"(offset|timestamp)=(\d+)")
-
-
-class GroupInfo(NamedTuple):
-    """How far a group is. `lag` counts offsets from the committed one to the end."""
-
-    id: str
-    cursor: int
-    committed: int
-    pending: int
-    lag: int
-    members: list[Member]
-
-
-class _LogQueue(Roomy):
-    """What both kinds of queue share. Thread-safe. Opens its log when it is first needed."""
-
-    def __init__(self, store: Store, settings: QueueSettings) -> None:
-        self.incarnation = settings.incarnation
-        # As they were when we last looked, among those of all queues. One object: threads share it.
-        self._known: tuple[Queues | None, QueueSettings] = None, settings
-        self._noticing = threading.RLock()  # who has it waits for no other lock of a queue
-        self._groups: dict[str, AnyGroup] = {}
-        self._consumers: weakref.WeakSet[Consumer | StreamConsumer] = weakref.WeakSet()
-        self._wall_ms = store.clock.wall_ms
-        super().__init__(store, settings.name)
-        self.delays = Delays(
-            store.fs,
-            store.layout.delayed(self.incarnation),
-            self,
-            store.alarm,
-            store.clock.wall_ms,
-            store.open_log,
-        )
-        # By then the store's thread, if it has one, delivers what is due when it is due.
-        self._has_caught_up = not store.upkeep
-
-    # --- settings ---------------------------------------------------------------------------
-
-    @property
-    def settings(self) -> QueueSettings:
-        """As of now: another process may have changed them."""
-        try:
-            queues = self._store.registry.current()
-        except Closed:
-            self._store.check_open()  # it is not of the registry that its user knows
-            raise
-        known, settings = self._known
-        return settings if queues is known else self._notice()
-
-    def _notice(self) -> QueueSettings:
-        """Some queue was made, changed or deleted. If it is this one, what is open goes on by the
-        new settings: whoever notices may have a group's turn, so this takes none."""
-        with self._noticing:
-            queues = self._store.registry.current()
-            found = queues.get(self.name)
-            if found is not None and found.incarnation == self.incarnation:
-                if found is not self._known[1]:
-                    self._adopt(found)
-                self._known = queues, found
-                return found
-        self.abandon()
-        raise Closed(f"the queue {self.name!r} was deleted; open it again to have it anew")
-
-    def _adopt(self, settings: QueueSettings) -> None:
-        log = self._log
-        if log is None:  # and so nothing is open
-            return
-        log.adopt(**settings.log_arguments())
-        self.delays.promise(log.options.flush)
-        for group in list(self._groups.values()):
-            group.adopt(settings.compact_after, **_durability(log))
-
-    def _check_there(self) -> None:
-        """`Closed` if the queue was deleted: each turn of each group asks."""
-        if self._store.registry.current() is not self._known[0]:
-            _ = self.settings
-
-    def abandon(self) -> None:
-        """The queue was deleted, perhaps by another process: let go of everything. What it would
-        write has no place any more."""
-        with self._lock:
-            groups, self._groups = list(self._groups.values()), {}
-        for group in groups:
-            group.abandon()
-        for consumer in list(self._consumers):
-            consumer.close()
-        self.delays.abandon()
-        self.abandon_log()
-
-    def abandon_log(self) -> None:
-        with self._lock:
-            log, self._log = self._log, None
-        if log is not None:
-            log.abandon()
-
-    def configure(self, **options: Any) -> None:
-        """Change settings, for everybody. What is fixed when a queue is created is refused."""
-        self._store.configure(self.name, **options)
-
-    @property
-    def log(self) -> QueueLog:
-        """The queue's log."""
-        settings = self.settings
-        log = self._log
-        if log is None:
-            with self._lock:
-                if self._log is None:
-                    self._store.check_open()
-                    try:
-                        in_need = self._store.reserve.in_need
-                        with opening(f"the log of the queue {self.name!r}"):
-                            self._log = in_need(lambda: self._store.open_log(settings))
-                        if self.settings is not settings:  # changed meanwhile
-                            self._adopt(self.settings)
-                    finally:  # whatever came of it, if the folder went away meanwhile
-                        self._check_there()
-                log = self._log
-            self._store.handles.opened(self)
-        return log
-
-    def rest(self) -> bool:
-        """Close the log and the groups, unless they are in use; false if so."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            if any(not consumer.closed for consumer in self._consumers):
-                return False
-            for group in self._groups.values():
-                group.tidy()
-                if group.is_in_use:
-                    return False
-            while self._groups:
-                self._groups.popitem()[1].close()
-            log, self._log = self._log, None
-            # From here on nobody gets it. Whoever has got it before, to append or to read, has a
-            # reference besides ours and that of the call.
-            if log is not None and sys.getrefcount(log) > 2:
-                self._log = log
-                return False
-            if log is not None:
-                log.close()
-        finally:
-            self._lock.release()
-        return True
-
-    @property
-    def is_open(self) -> bool:
-        """Has it a log open? It opens it when it is used."""
-        return self._log is not None
-
-    def _check_disk(self) -> None:
-        self._store.disk.check()
-
-    # --- read -------------------------------------------------------------------------------
-
-    def read(
-        self,
-        start: Any = "first",
-        end: int | None = None,
-        *,
-        timestamp: int | None = None,
-        follow: bool = False,
-        timeout: float | None = None,
-    ) -> Iterator[Message]:
-        """Replay, without a group: messages from `start` on ("first", an offset, "offset=…",
-        "timestamp=…"; "last" and "next" are the end), or from the first at or after `timestamp`.
-        With `follow` it goes on with what comes."""
-        first = self.resolve(start, timestamp)
-        log = self.log
-        records: Iterator[Record] | Follower
-        if follow:
-            records = log.read(first, end, follow=True, timeout=timeout)
-        elif timeout is not None:
-            raise ValueError("timeout is for follow=True; without it nothing is waited for")
-        else:
-            records = log.read(first, end)
-        return (Message(self.name, record, None, 0, 0, 0) for record in records)
-
-    def resolve(self, start: Any, timestamp: int | None = None) -> int:
-        """The offset that a start means, inside of what the queue holds."""
-        log = self.log
-        if isinstance(start, str) and (match := _START.fullmatch(start)):
-            kind, number = match[1], int(match[2])
-            start = number
-            if kind == "timestamp":
-                start, timestamp = "first", number
-        if timestamp is not None:
-            if start != "first":
-                raise ValueError("start from an offset or from a timestamp, not from both")
-            return log.offset_at(timestamp)
-        match start:
-            case "first":
-                return log.start_offset
-            case "last" | "next":
-                return _visible_end(log)
-            case int() if not isinstance(start, bool):
-                return min(max(start, log.start_offset), _visible_end(log))
-        raise ValueError(
-            f"start is 'first', 'last', 'next', an offset, 'offset=…' or 'timestamp=…', not "
-            f"{start!r}"
-        )
-
-    def __len__(self) -> int:
-        """How many offsets the queue holds, settled or not."""
-        log = self.log
-        return log.end_offset - log.start_offset
-
-    def __bool__(self) -> bool:
-        return True
-
-    def stats(self, *, exact: bool = False) -> QueueStats:
-        """Figures of the queue and its groups. Nobody is disturbed. What would take long to count
-        is estimated, and says so, unless it is to be `exact`."""
-        from tailrace.queue.looking import Look
-        from tailrace.queue.stats import queue_stats
-
-        store = self._store
-        look = Look(store.fs, store.layout, store.registry.current, store.clock)
-        try:
-            return queue_stats(look, self.settings, exact=exact)
-        except OSError:
-            self.settings  # noqa: B018  raises if the queue was deleted meanwhile
-            raise
-
-    # --- groups -----------------------------------------------------------------------------
-
-    def _make_group(self, files: GroupFiles, pattern: str) -> AnyGroup:
-        raise NotImplementedError
-
-    _mode: Literal["queue", "stream"] = "queue"
-
-    def open_group(self, group: str, pattern: str = "") -> AnyGroup:
-        """This process's hold on a group, which is made if it does not exist."""
-        settings, log = self.settings, self.log
-        group_id, own = _group_id(group, pattern)
-        with self._lock:
-            found = self._groups.get(group_id)
-            if found is not None and not found.closed:
-                return found
-            self._store.check_open()
-            with self._opening(group_id):
-                files = self._files(group_id, settings, log)
-                made = self._store.reserve.in_need(lambda: self._make_group(files, own))
-            self._groups[group_id] = made
-            if self.settings is not settings:  # changed meanwhile
-                self._adopt(self.settings)
-            return made
-
-    def _opening(self, group_id: str) -> AbstractContextManager[None]:
-        return opening(f"the group {group_id!r} of the queue {self.name!r}")
-
-    def _files(self, group_id: str, settings: QueueSettings, log: Log) -> GroupFiles:
-        store = self._store
-        foreign = FluxGroup(
-            store.fs,
-            store.layout.root,
-            self.name,
-            group_id,
-            mode=self._mode,
-            pattern=group_id.partition("@")[2],
-            clock=store.clock,
-        )
-        return GroupFiles(
-            store.fs,
-            store.layout.group(self.name, group_id),
-            group_id,
-            store.clock,
-            compact_after=settings.compact_after,
-            **_durability(log),
-            foreign=foreign,
-            mode=self._store.mode,
-            check=self._check_there,
-            make_room=store.reserve.helps,
-        )
-
-    def group_ids(self) -> list[str]:
-        """The groups that the queue has."""
-        self.settings  # noqa: B018  raises if the queue was deleted
-        ours = self._store.layout.groups(self.name)
-        return sorted({*ours, *find_groups(self._store.fs, self._store.layout.root, self.name)})
-
-    def groups(self) -> list[GroupInfo]:
-        """How far each group is, and who is in it."""
-        found = []
-        for group_id in self.group_ids():
-            with self._lock:
-                group = self.open_group(group_id)
-                members = group.members()
-                cursor, committed = group.progress()
-            cursor, committed = (max(each, self.log.start_offset) for each in (cursor, committed))
-            lag = max(_visible_end(self.log) - committed, 0)
-            pending = group.state.weight if isinstance(group, ClassicGroup) else 0
-            found.append(GroupInfo(group_id, cursor, committed, pending, lag, members))
-        return found
-
-    def _check_exists(self, group_id: str) -> None:
-        if group_id not in self.group_ids():
-            raise InvalidName(f"the queue {self.name!r} has no group {group_id!r}")
-
-    def delete_group(self, group_id: str) -> None:
-        """Forget a group, even one that is damaged. Its consumers, in whichever process, get
-        `Closed`."""
-        settings, log = self.settings, self.log
-        self._check_exists(group_id)
-
-        def delete() -> None:
-            with self._lock:
-                group = self._groups.pop(group_id, None)
-            if group is not None and not group.closed:
-                group.delete()
-            else:
-                discard_unopened(self._files(group_id, settings, log))
-
-        self._store.reserve.in_need(delete)
-
-    def expire_groups(self, idle: float | str) -> list[str]:
-        """Delete the groups that nobody is in, and that nobody has used for so long; their names.
-        What only they held back may be deleted from the queue then."""
-        idle_ms = parse_duration(idle, "idle")
-        expired = []
-        settings, log = self.settings, self.log
-        for group_id in self.group_ids():
-            files = self._files(group_id, settings, log)
-            if files.idle_ms() < idle_ms:  # to open it would be to use it
-                continue
-            ours = self._groups.get(group_id)
-            is_used = files.is_open() if ours is None else any(m.alive for m in ours.members())
-            if not is_used:
-                self.delete_group(group_id)
-                expired.append(group_id)
-        return expired
-
-    def idle_ms(self) -> list[int]:
-        """For how long nobody has used each of the groups."""
-        settings, log = self.settings, self.log
-        return [self._files(group_id, settings, log).idle_ms() for group_id in self.group_ids()]
-
-    def _tail(self, files: GroupFiles) -> Any:
-        return self.log.tail("next", also=(files.bell,))
-
-    def _bring_due(self) -> bool:
-        """Whoever comes to a store finds there what was due before. Deliver a batch of that; false
-        if there is no more, from when on that is the business of the store's thread."""
-        if self._has_caught_up:
-            return False
-        with contextlib.suppress(TailraceError, OSError):  # the thread tries again, and tells of it
-            if self.delays.exists and self.delays.deliver() is not None:
-                return True
-        self._has_caught_up = True
-        return False
-
-    def _attended(self, make: Callable[[Callable[[], None]], C]) -> C:
-        """A consumer, as long as which an ephemeral queue stays; it is given how to leave."""
-        attendance = contextlib.ExitStack()
-        attendance.enter_context(self._store.attend(self.settings))
-        try:
-            consumer = make(attendance.close)
-        except BaseException:
-            attendance.close()
-            raise
-        self._consumers.add(consumer)
-        return consumer
-
-    # --- the end ----------------------------------------------------------------------------
-
-    def purge(self) -> int:
-        """Delete every message, for all groups; how many offsets that were. Leases on them are
-        lost, and delayed messages are dropped."""
-        in_need = self._store.reserve.in_need
-        in_need(self.delays.clear)
-        log = self.log
-        first, end = log.start_offset, log.end_offset
-
-        def purge() -> None:
-            if log.flush_mode != "none":
-                log.flush()
-            log.truncate_before(end)
-            for group_id in self.group_ids():
-                with self._lock:
-                    self.open_group(group_id).forget_below(end)
-            log.vacuum()
-
-        in_need(purge)
-        return end - first
-
-    def close(self) -> None:
-        """End all consumers, and let go of the groups and the log. They are opened again when they
-        are needed."""
-        try:
-            self.settings  # noqa: B018
-        except Closed:  # deleted, and let go of
-            return
-        trash = self._store.layout.trash(self.incarnation)
-        close_all(
-            [
-                *(consumer.close for consumer in list(self._consumers)),
-                lambda: self.delays.close(trash),
-                lambda: self._store.handles.forget(self),
-                self._close_files,
-            ]
-        )
-
-    def _close_files(self) -> None:
-        with self._lock:
-            groups, self._groups = list(self._groups.values()), {}
-            log, self._log = self._log, None
-        closes: list[Callable[[], object]] = [group.close for group in groups]
-        close_all(closes if log is None else [*closes, log.close])
-
-    def disown(self) -> None:
-        """In a forked child: another thread of the parent may have had the lock."""
-        self._lock = threading.RLock()
-        self._noticing = threading.RLock()
-        self._depth.disown()
-        self.delays.disown()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
-
-class Queue(_LogQueue):
+class Queue(LogQueue):
     """A work queue: each message goes to one consumer of each group, and comes back until one of
     them has settled it."""
 
@@ -531,7 +87,7 @@ class Queue(_LogQueue):
     def peek(self, group: str, limit: int = 1, *, filter: str = "") -> list[Message]:
         """What a group would get next, without claiming it; also one that does not exist."""
         check_limit(limit)
-        group_id, pattern = _group_id(group, filter)
+        group_id, pattern = group_id_of(group, filter)
         self._bring_due()
         if group_id in self.group_ids():
             with self._lock:
@@ -542,7 +98,7 @@ class Queue(_LogQueue):
 
     def pending(self, group: str, *, filter: str = "") -> list[Pending]:
         """What a group has claimed and not settled, oldest first."""
-        if _group_id(group, filter)[0] not in self.group_ids():
+        if group_id_of(group, filter)[0] not in self.group_ids():
             return []
         with self._lock:
             return self.group(group, filter).pending()
@@ -559,7 +115,7 @@ class Queue(_LogQueue):
         self._store.publish_once(self.settings, message, account, publish)
 
 
-class Stream(_LogQueue):
+class Stream(LogQueue):
     """A log that groups read and replay: nothing is taken out of it."""
 
     _mode: Literal["queue", "stream"] = "stream"
@@ -633,24 +189,6 @@ class Stream(_LogQueue):
         return self.consumer(group, **options)
 
 
-def _group_id(group: str, pattern: str) -> tuple[str, str]:
-    """The name of a group, and its filter, which is what is behind the `@` of the name."""
-    check_name("group", group)
-    if pattern:
-        check_filter(pattern)
-        if "@" in group:
-            raise InvalidName(
-                f"the name of a group, {group!r}, names a filter behind its '@', and {pattern!r} "
-                "is another; give one of them"
-            )
-    group_id = f"{group}@{pattern}" if pattern else group
-    check_name("group", group_id)
-    name, _, own = group_id.partition("@")
-    if name and own:
-        check_filter(own)
-    return group_id, own if name else ""
-
-
 def _check_named(group: str) -> None:
     """Nobody makes a group without a name. Another system may have: what is there can be opened."""
     check_name("group", group)
@@ -658,13 +196,3 @@ def _check_named(group: str) -> None:
         raise InvalidName(
             f"the name of a group, {group!r}, begins with '@', behind which its filter would be"
         )
-
-
-def _durability(log: Log) -> dict[str, bool]:
-    """How durable the groups of a queue with this log have to be."""
-    return {"is_sync": log.flush_mode == "sync", "is_durable": log.flush_mode != "none"}
-
-
-def _visible_end(log: Log) -> int:
-    """Behind the last record that readers see."""
-    return log.durable_offset if log.flush_mode == "sync" else log.end_offset
