@@ -241,3 +241,33 @@ def test_a_position_never_goes_back_by_itself(store: Store) -> None:
     assert seen == list(range(50))
     consumer.close()
     assert values(stream.consumer("g").receive(9)) == numbers(50)[31:40]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_seek_is_durable_when_it_returns(machine: Machine, seed: int) -> None:
+    store = machine.open()
+    stream = fill(store)
+    consumer = stream.consumer("g", auto_commit=False)
+    take(consumer, 8)
+    consumer.commit()
+    consumer.seek(2)
+    machine.power_cut(seed)
+    with machine.open() as store:
+        again = store.stream("s").consumer("g")
+        assert again.committed == 2
+        assert take(again, 2) == [2, 3]
+
+
+def test_what_a_delivery_of_a_stream_carries(store: Store) -> None:
+    stream = store.stream("s")
+    stream.publish(b"x", timestamp=1_700_000_000_123, routing_key="eu/it")
+    [message] = stream.consumer("g").receive()
+    assert message.properties == {
+        "message-id": "s:0",
+        "queue": "s",
+        "offset": 0,
+        "x-source-topic": "$queue/s/eu/it",
+        "group-id": "g",
+        "x-stream-offset": 0,
+        "x-stream-timestamp": 1_700_000_000_123,
+    }

@@ -348,7 +348,22 @@ def test_a_message_is_named_by_its_queue_and_offset(store: Store) -> None:
         "a/b/c",
         "$queue/q/a/b/c",
     )
-    assert message.properties["queue"] == "q"
+    assert message.properties == {
+        "message-id": "q:0",
+        "queue": "q",
+        "offset": 0,
+        "x-source-topic": "$queue/q/a/b/c",
+        "group-id": "w",
+    }
+
+
+def test_a_message_says_which_topic_it_was_published_to(store: Store) -> None:
+    queue = store.queue("q", topics=["shop/#"])
+    store.publish("shop/7/paid", b"x")
+    queue.publish(b"y")
+    first, second = queue.consumer("w").receive(2)
+    assert first.properties["x-source-topic"] == "shop/7/paid"
+    assert second.properties["x-source-topic"] == "$queue/q"
 
 
 def test_retention_never_passes_what_a_group_needs(tmp_path: Path, clock: ManualClock) -> None:

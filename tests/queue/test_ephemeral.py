@@ -184,7 +184,7 @@ def test_asking_for_it_makes_it_durable(open_store: OpenStore) -> None:
         consumer = store.consumer("jobs", "w")
         store.publish("$queue/jobs/a", b"0")
         store.publish("$queue/jobs/a", b"1")
-        one(consumer).ack()
+        consumer.receive()[0].ack()
         incarnation = store.get("jobs").incarnation
         queue = store.queue("jobs", visibility_timeout="7s")
         assert not queue.settings.ephemeral
@@ -244,7 +244,7 @@ def test_dead_letters_are_kept_though_somebody_waits_for_them(open_store: OpenSt
         watcher = store.consumer("$dlq/jobs", "alarm")
         queue = store.queue("jobs")
         queue.publish(b"x")
-        one(queue.consumer("w")).reject("no")  # type: ignore[arg-type]
+        one(queue.consumer("w")).reject("no")
         assert values(watcher.receive()) == [b"x"]
     with open_store() as store:
         assert values(store.dead("jobs")) == [b"x"]
@@ -271,9 +271,9 @@ def test_another_process_that_has_it_open_goes_on_and_waits_for_the_disk(
     assert values(queue.consumer("w").receive(9)) == [b"0"]  # with which somebody was killed
 
 
-def use_it(store: Store, count: int, consumer: Any) -> tuple[list[bytes], list[bytes]]:
+def use_it(store: Store, count: int, consumer: Any) -> tuple[list[bytes], list[bytes | None]]:
     """Publish and ack, while it is ephemeral; what is left, and what is settled."""
-    done = []
+    done: list[bytes | None] = []
     for number in range(count):
         store.publish("$queue/jobs", b"e%d" % number, headers={"n": str(number)})
         if number % 2:

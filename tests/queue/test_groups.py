@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from tailrace import LeaseLost, Store
+from tailrace.queue import scanning
+from tailrace.queue.extending import AutoExtend
 from tailrace.queue.journal import Op, encode_line
+from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine
-from tests.queue.support import numbers, offsets, one
+from tests.queue.support import drain, numbers, offsets, one, states, values
 
 
 def test_a_rejected_message_of_a_stream_takes_nothing_from_others(tmp_path: Path) -> None:
@@ -83,6 +86,67 @@ def test_a_batch_that_is_nacked_tells_of_all_that_were_lost(tmp_path: Path) -> N
         with pytest.raises(LeaseLost) as caught:
             consumer.nack([spent, fresh])
         assert sorted(caught.value.lost) == ["q:0", "q:1"]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_a_program_that_is_being_stopped_has_not_failed(
+    store: Store, end: type[BaseException]
+) -> None:
+    queue = store.queue("q", retry={"max_retries": 0})
+    queue.publish(b"x")
+    consumer = queue.consumer("w")
+    for _ in range(3):
+        message = one(consumer)
+        with pytest.raises(end), message:
+            raise end
+        assert message.settled == "released"
+        assert states(queue) == {0: ("free", 0)}
+    with pytest.raises(ValueError, match="no"), one(consumer) as message:
+        raise ValueError("no")
+    assert message.settled == "nacked"
+    assert values(store.dead("q")) == [b"x"]
+
+
+def test_keeping_a_message_tells_if_it_was_lost(tmp_path: Path) -> None:
+    with Store(tmp_path, upkeep=False) as store:
+        queue = store.queue("q", visibility_timeout="60ms")
+        queue.publish_many(numbers(2))
+        kept, lost = queue.consumer("w").receive(2)
+        with kept.auto_extend() as keeping:
+            assert isinstance(keeping, AutoExtend)
+            time.sleep(0.3)
+            assert not keeping.lost
+        kept.ack()
+        with lost.auto_extend() as keeping:
+            assert isinstance(keeping, AutoExtend)
+            queue.group("w").reset(0)
+            deadline = time.monotonic() + WAIT
+            while not keeping.lost and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert keeping.lost
+
+
+@pytest.mark.parametrize("at_once", [1, 7])
+def test_so_many_wait_behind_others_of_their_key(
+    store: Store, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """However often somebody looks."""
+    assert scanning._PARKED_MOST == 10_000  # as documented
+    monkeypatch.setattr(scanning, "_PARKED_MOST", 20)
+    queue = store.queue("q", flush="async")
+    queue.publish_many([("a", b"a%d" % number) for number in range(60)])
+    queue.publish_many([("b", b"b")])
+    consumer = queue.consumer("w", key_order=True)
+    [first] = consumer.receive(at_once)
+    for _ in range(30):
+        assert consumer.receive(at_once) == []
+    parked = [each for each in queue.pending("w") if each.state == "parked"]
+    assert 20 <= len(parked) < 20 + at_once
+    assert values(queue.peek("w", 5)) == []
+    first.ack()
+    found = [first.value, *drain(consumer, at_once)]
+    assert [value for value in found if value != b"b"] == [b"a%d" % n for n in range(60)]
+    assert b"b" in found
 
 
 # --- operations that cannot be carried out --------------------------------------------------------

@@ -405,3 +405,14 @@ def test_a_group_that_was_further_than_its_queue() -> None:
     assert ledger.epoch == epoch + 1
     driver.apply({"t": "rewind", "x": 3})
     assert ledger.gone == 2
+
+
+def test_a_nack_that_says_nothing_keeps_what_was_said_before() -> None:
+    driver = claimed(1)
+    ledger = driver.ledger
+    driver.apply({"t": "nack", "r": [0, 1], "u": driver.until, "e": "first"})
+    driver.apply({"t": "claim", "c": "c", "u": 0, "h": 1, "f": 1, "x": 1, "again": [0, 1]})
+    driver.apply({"t": "nack", "r": [0, 1], "u": driver.until, "e": ""})
+    assert ledger.pending[0].error == "first"
+    driver.apply({"t": "nack", "r": [0, 1], "u": driver.until, "e": "second"})
+    assert ledger.pending[0].error == "second"
