@@ -177,10 +177,10 @@ class DeadLettersEntry(_Section, frozen=True, kw_only=True):
 class RetentionEntry(_Section, frozen=True, kw_only=True):
     """What may be deleted, oldest first; 0 means no limit."""
 
-    max_age: Annotated[Duration, _says("messages that are older may go; 0: they stay")] = 0
-    max_length_bytes: Annotated[Size, _says("the oldest may go if there is more; 0: they stay")] = 0
+    max_age: Annotated[Duration, _says("messages that are older may go; 0: no limit")] = 0
+    max_length_bytes: Annotated[Size, _says("the oldest may go if there is more; 0: no limit")] = 0
     max_length_messages: Annotated[
-        Count, _says("the oldest may go if there are more; 0: they stay")
+        Count, _says("the oldest may go if there are more; 0: no limit")
     ] = 0
 
 
