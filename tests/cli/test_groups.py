@@ -272,6 +272,19 @@ def test_peek(shell: Shell, queue: str) -> None:
     assert "has no group 'x'" in shell.refused("peek", queue, "x")
 
 
+@pytest.mark.parametrize("command", ["pending", "peek"])
+def test_a_group_is_named_as_in_consume(shell: Shell, queue: str, command: str) -> None:
+    plain = shell.ok(command, queue, "w")
+    assert shell.ok(command, queue, "--group", "w") == plain
+    assert shell.ok(command, "-g", "w", queue) == plain
+    assert "has no group 'x'" in shell.refused(command, queue, "--group", "x")
+    both = shell(command, queue, "w", "--group", "w")
+    assert (both.returncode, "give one of them" in both.stderr) == (2, True)
+    neither = shell(command, queue)
+    assert neither.returncode == (2 if command == "pending" else 0)
+    assert ("Missing argument 'GROUP'" in neither.stderr) == (command == "pending")
+
+
 def test_peek_agrees_with_what_comes(shell: Shell) -> None:
     """With a filter, the order of keys, messages that have expired, and those for another group."""
     with tailrace.open(shell.store) as store:

@@ -31,12 +31,21 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "stream_ledger": ("queue/stream_ledger.py", ("queue/test_stream_ledger.py",)),
     "journal": (
         "queue/journal.py",
-        ("queue/test_groups.py", "queue/test_format.py", "queue/test_checklist.py"),
+        ("queue/test_journal.py", "queue/test_groups.py", "queue/test_format.py"),
     ),
     "runs": ("queue/runs.py", ("queue/test_runs.py", "queue/test_ledger.py")),
     "timers": ("queue/timers.py", ("queue/test_timers.py", "queue/test_ledger.py")),
     "depth": ("queue/depth.py", ("queue/test_depth.py",)),
     "retaining": ("queue/retaining.py", ("queue/test_retention.py",)),
     "disk": ("queue/disk.py", ("queue/test_disk.py",)),
+    "space": ("queue/space.py", ("queue/test_depth.py", "queue/test_retention.py")),
+    "reserve": ("queue/reserve.py", ("queue/test_disk.py",)),
+    "caretaker": ("queue/caretaker.py", ("queue/test_disk.py", "queue/test_retention.py")),
+    "classic": (
+        "queue/classic.py",
+        ("queue/test_checklist.py", "queue/test_checklist_dead.py", "queue/test_groups.py"),
+    ),
+    "delivery": ("queue/delivery.py", ("queue/test_delays.py", "queue/test_delays_files.py")),
+    "delays": ("queue/delays.py", ("queue/test_delays.py", "queue/test_delays_files.py")),
     "schedule": ("queue/schedule.py", ("queue/test_delays.py", "queue/test_delays_model.py")),
 }

@@ -8,7 +8,7 @@ from tailrace.cli.messages import describe_message, message_item
 from tailrace.cli.output import print_json
 from tailrace.cli.stores import (
     StorePlace,
-    complete_group,
+    group_either_way,
     look_at_store,
     queue_argument,
     store_options,
@@ -19,7 +19,7 @@ __all__ = ["peek"]
 
 @click.command()
 @queue_argument
-@click.argument("group", metavar="[GROUP]", required=False, shell_complete=complete_group)
+@group_either_way(required=False)
 @click.option(
     "--limit",
     "--max",

@@ -9,7 +9,7 @@ import click
 from tailrace.cli.output import as_age, print_json, print_table
 from tailrace.cli.stores import (
     StorePlace,
-    group_argument,
+    group_either_way,
     look_at_store,
     queue_argument,
     store_options,
@@ -24,7 +24,7 @@ __all__ = ["pending"]
 
 @click.command()
 @queue_argument
-@group_argument
+@group_either_way(required=True)
 @click.option("--limit", "--max", type=click.IntRange(min=0), metavar="N", help="Show N at most.")
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")

@@ -31,6 +31,7 @@ __all__ = [
     "complete_queue",
     "confirm",
     "group_argument",
+    "group_either_way",
     "is_queue",
     "look_at_store",
     "open_queue",
@@ -235,3 +236,32 @@ def queue_argument(command: F) -> F:
 
 def group_argument(command: F) -> F:
     return click.argument("group", metavar="GROUP", shell_complete=complete_group)(command)
+
+
+def group_either_way(*, required: bool) -> Callable[[F], F]:
+    """GROUP, or `--group GROUP` as `consume` has it; the command gets it as `group`."""
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def chosen(*args: Any, group: str | None, named: str | None, **options: Any) -> Any:
+            if group is not None and named is not None:
+                raise click.UsageError("GROUP and --group are the same; give one of them.")
+            if required and group is None and named is None:
+                raise click.MissingParameter(param_type="argument", param_hint="'GROUP'")
+            return command(*args, group=named if group is None else group, **options)
+
+        metavar = "GROUP" if required else "[GROUP]"
+        option = click.option(
+            "--group",
+            "-g",
+            "named",
+            shell_complete=complete_group,
+            metavar="GROUP",
+            help="The same as GROUP.",
+        )
+        argument = click.argument(
+            "group", metavar=metavar, required=False, shell_complete=complete_group
+        )
+        return argument(option(chosen))  # type: ignore[return-value]
+
+    return decorate
