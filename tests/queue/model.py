@@ -59,6 +59,7 @@ class GroupModel:
         self.settled: set[int] = set()
         self.skipped: set[int] = set()  # of these: what never concerned the group, or had expired
         self.dropped: set[int] = set()  # of these: what there was no room for
+        self.counts: dict[int, int] = {}  # of these: how often they were delivered, if ever
         self.dead: list[int] = []  # of these: dead letters, in the order in which they died
         self.log: dict[int, Sent] = {}
         self.members: set[object] = set()
@@ -171,12 +172,13 @@ class GroupModel:
                 chosen.append(offset)
         return chosen, False, spent
 
-    def _look_on(self, want: int, wall: int) -> list[int]:
+    def _look_on(self, want: int, wall: int, upto: int | None = None) -> list[int]:
         """New messages, in order; those that do not concern us are settled, and with the order of
         keys only the first of a key may be had."""
         chosen: list[int] = []
         for sent in self._new():
-            if len(chosen) == want:
+            is_far = len(chosen) == want if upto is None else sent.offset > upto
+            if is_far:
                 break
             self.cursor = sent.offset + 1
             if not self.wants(sent, wall):
@@ -228,7 +230,7 @@ class GroupModel:
         self.entries[offset].state = "free"
 
     def settle(self, offset: int) -> None:
-        del self.entries[offset]
+        self.counts[offset] = self.entries.pop(offset).count
         self.settled.add(offset)
         line = self._line(self.log[offset].key)
         if line and self.entries[line[0]].state == "parked":
@@ -256,12 +258,41 @@ class GroupModel:
         """How many messages are not settled, of a queue that ends there."""
         return len(self.entries) + max(end - max(self.cursor, self.start), 0)
 
+    def pass_by(self, end: int, now: int, wall: int) -> int:
+        """Settle what will never be had, below an offset, unless somebody has it, or it is to die;
+        how many fewer are not settled then."""
+        before = self.depth(end)
+        for offset, entry in sorted(self.entries.items()):
+            is_free = entry.state in ("free", "waiting", "parked") or self.is_ready(entry, now)
+            is_over = offset < end and not self.wants(self.log[offset], wall)
+            if is_over and is_free and entry.state != "dying" and entry.count <= self.max_retries:
+                self.skip(offset)
+                self._lapse(offset, wall)
+        new = [sent for sent in self._new() if sent.offset < end]
+        over = [sent.offset for sent in new if not self.wants(sent, wall)]
+        if over:  # what is in front of the last of them was looked at, but given to nobody
+            self._look_on(len(new), wall, upto=over[-1])
+        return before - self.depth(end)
+
+    def is_droppable(self, below: int, now: int) -> bool:
+        """Has nobody a message below an offset?"""
+        return all(
+            entry.state != "dying" and self.is_ready(entry, now)
+            for offset, entry in self.entries.items()
+            if offset < below
+        )
+
+    def drop_below(self, below: int, now: int) -> int:
+        """Settle everything below an offset; how many that were."""
+        ready = [offset for offset in self.entries if offset < below]
+        return self.drop(below, len(ready) + max(below - max(self.cursor, self.start), 0), now)
+
     def drop(self, end: int, count: int, now: int) -> int:
         """Settle so many of the oldest that nobody has; how many that were."""
         ready = [
             offset
             for offset, entry in sorted(self.entries.items())
-            if entry.state != "dying" and self.is_ready(entry, now)
+            if offset < end and entry.state != "dying" and self.is_ready(entry, now)
         ][:count]
         for offset in ready:
             self.settle(offset)
@@ -297,7 +328,8 @@ class GroupModel:
             assert offset in self.log, f"{self.id}:{offset} is pending, and was never published"
             assert entry.state not in ("leased", "claimed"), "a lease outlived the boot"
             known = self.entries.get(offset)
-            assert entry.count <= (known.count if known else 0), "deliveries that never were"
+            count = self.counts.get(offset, 0) if known is None else known.count
+            assert entry.count <= count, "deliveries that never were"
         self.cursor = cursor
         self.entries = dict(sorted(found.items()))
         self.settled = {o for o in self.log if o < cursor and o not in found}

@@ -80,8 +80,9 @@ class Room:
     max_depth: int
     on_full: str
 
-    def admit(self, groups: list[GroupModel], end: int, count: int, now: int) -> bool:
-        """Is there room for so many, perhaps after the oldest were dropped?"""
+    def admit(self, groups: list[GroupModel], end: int, count: int, now: int, wall: int) -> bool:
+        """Is there room for so many, perhaps after what nobody will get was passed, and the oldest
+        were dropped?"""
         if not self.max_depth:
             return True
         if count > self.max_depth:
@@ -91,6 +92,8 @@ class Room:
             room = self.max_depth - max(depths)
             if room >= count:
                 return True
+            if sum([group.pass_by(end, now, wall) for group in groups]):
+                continue
             if self.on_full != "drop_oldest" or not self._drop(groups, end, count - room, now):
                 return False
 
@@ -108,16 +111,16 @@ class Room:
 class Delivery:
     """How what is due gets into a queue that may be full: as much as has room, half of it, …"""
 
-    def __init__(self, room: Room, groups: list[GroupModel], now: int) -> None:
+    def __init__(self, room: Room, groups: list[GroupModel], now: int, wall: int) -> None:
         self._room = room
         self._groups = groups
-        self._now = now
+        self._times = now, wall
 
     def run(self, due: list[Waiting], end: int) -> Iterator[tuple[int, Waiting]]:
         """What is delivered, and at which offset. Whoever takes it adds it to the queue."""
         while due:
             count = len(due)
-            while not self._room.admit(self._groups, end, count, self._now):
+            while not self._room.admit(self._groups, end, count, *self._times):
                 if count == 1:
                     return
                 count //= 2

@@ -215,6 +215,19 @@ def test_the_order_of_keys_is_kept(store: Store, clock: ManualClock) -> None:
         message.ack()
 
 
+def test_a_group_that_has_only_passed_messages_is_still_new(
+    store: Store, clock: ManualClock
+) -> None:
+    queue = limited(store, 2)
+    queue.group("w")
+    queue.publish_many([b"1", b"2"], ttl=1)
+    clock.advance(2)
+    queue.publish_many([("a", b"3"), ("a", b"4")])
+    assert queue.group("w").progress() == (2, 2)
+    consumer = queue.consumer("w", key_order=True)
+    assert values(consumer.receive(9)) == [b"3"]
+
+
 def test_what_somebody_has_counts_although_it_has_expired(store: Store, clock: ManualClock) -> None:
     queue = store.queue("q", limits={"max_depth": 2}, visibility_timeout="1h")
     consumer = queue.consumer("w")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -33,6 +34,13 @@ MUCH = random.Random(0).randbytes(2 << 20)
 ttls = st.sampled_from([None, None, 0, 8, 64])
 waits_s = st.sampled_from([0, 4, 16, 64])
 whens = st.sampled_from(["delay", "deliver_at"])
+
+
+def dropped(queue: Queue, group_id: str) -> int:
+    """How many messages a group has dropped, whoever did so."""
+    group = queue.group(group_id)
+    group.progress()  # it knows then what others have done
+    return group.state.dropped
 
 
 class SpaceMachine(QueueMachine):
@@ -128,7 +136,16 @@ class SpaceMachine(QueueMachine):
         return from_ms + ttl_s * 1000 if ttl_s else None
 
     def admit(self, count: int) -> bool:
-        return self.room.admit(self.models, self.end, count, self.now)
+        with self.new_letters():
+            return self.room.admit(self.models, self.end, count, self.now, self.wall)
+
+    @contextlib.contextmanager
+    def new_letters(self) -> Iterator[None]:
+        """What expires meanwhile may become a dead letter."""
+        known = {model.id: len(model.dead) for model in self.models}
+        yield
+        for model in self.models:
+            self.letters += [(model.id, offset) for offset in model.dead[known[model.id] :]]
 
     @rule(
         store=stores,
@@ -218,10 +235,12 @@ class SpaceMachine(QueueMachine):
     def deliver(self, store: int) -> None:
         due = self.schedule.due(self.wall)
         expected = []
-        for offset, each in Delivery(self.room, self.models, self.now).run(due, self.end):
-            self.schedule.deliver(each)
-            self.sent(each.sent(offset))
-            expected.append((offset, each.value))
+        delivery = Delivery(self.room, self.models, self.now, self.wall)
+        with self.new_letters():
+            for offset, each in delivery.run(due, self.end):
+                self.schedule.deliver(each)
+                self.sent(each.sent(offset))
+                expected.append((offset, each.value))
         assert self.stores[store].deliver_due() == len(expected)
         first = expected[0][0] if expected else self.end
         assert [(m.offset, m.value) for m in self.queue(store).read(first)] == expected
@@ -243,6 +262,27 @@ class SpaceMachine(QueueMachine):
         if self.start < floor and not any(self.streamed.options.values()):
             held = [base for base, _ in segments(queue.log)]
             assert len(held) < 2 or held[1] > floor, "a segment is left that all have settled"
+
+    @rule(store=stores)
+    def drop_by_force(self, store: int) -> None:
+        """The oldest segment goes, with what nobody has had; or it stays, with all that is in it,
+        because somebody has a message of it."""
+        queue = self.queue(store)
+        end = queue.log.end_of_first_segment()
+        before = {model.id: dropped(queue, model.id) for model in self.models}
+        has_gone = queue.drop_segment()
+        expected = dict.fromkeys(before, 0)
+        if end is not None:
+            with self.new_letters():
+                for model in self.models:
+                    model.pass_by(end, self.now, self.wall)
+            assert has_gone == all(model.is_droppable(end, self.now) for model in self.models)
+            if has_gone:
+                expected = {model.id: model.drop_below(end, self.now) for model in self.models}
+        assert has_gone == (queue.log.start_offset == end)
+        for group_id, count in expected.items():
+            assert dropped(queue, group_id) - before[group_id] == count
+        self.check_start(queue)
 
     def check_start(self, queue: Queue) -> None:
         """Nothing was deleted that a group needs."""
@@ -334,7 +374,14 @@ class SpaceMachine(QueueMachine):
         with contextlib.suppress(NotWritten):
             receipt = stream.publish(value := self.new_value())
             self.streamed.values[receipt.offset] = (value, self.wall)
-        if self.admit(1):
+        # What has expired makes room, but not if there is none for its dead letter.
+        may_need_letters = self.room.max_depth and any(each.expired_die for each in self.models)
+        if may_need_letters:
+            pass
+        elif not self.admit(1):
+            with pytest.raises(Full, match="max_depth"):
+                queue.publish(b"no")
+        else:
             with contextlib.suppress(NotWritten):
                 receipt = queue.publish(value := self.new_value())
                 self.sent(Sent(receipt.offset, value, expires_ms=self.expiry(None)))

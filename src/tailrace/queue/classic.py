@@ -75,12 +75,16 @@ class ClassicGroup(Shedding):
 
     def agree(self, key_order: bool | None) -> None:
         """A consumer wants the order of keys kept, or not, or does not care. The first one decides
-        for the group."""
+        for the group: what it has passed or dropped before was nobody's."""
         with self._turn:
-            options = self.state.options
-            if key_order is not None and "key_order" not in options and not self.state.cursor:
-                self.commit({"t": "options", "o": {**options, "key_order": key_order}})
-            is_kept = self.state.by_key
+            state, mark = self.state, None
+            is_new = not (state.delivered or state.pending) and "key_order" not in state.options
+            if key_order is not None and is_new:
+                self.commit({"t": "options", "o": {**state.options, "key_order": key_order}})
+                mark = self._journal.mark
+            is_kept = state.by_key
+        if mark is not None:
+            self.wait_durable(mark)
         if key_order is not None and key_order != is_kept:
             raise ConfigError(
                 f"key_order: the group {self.id!r} was made "

@@ -55,12 +55,18 @@ class Outlook:
             pass  # whoever reads on tells of it
         return False
 
-    def take_over(self, wall_ms: int) -> dict[int, float]:
-        """Those whose time is over, with when that was. They are told of once."""
+    def take_over(self, wall_ms: int, end: int) -> dict[int, float]:
+        """Those below an offset whose time is over, with when that was. They are told of once."""
         over: dict[int, float] = {}
+        later = []
         while self._ends and self._ends[0][0] < wall_ms:
             until_ms, offset = heapq.heappop(self._ends)
-            over[offset] = until_ms
+            if offset < end:
+                over[offset] = until_ms
+            else:
+                later.append((offset, until_ms))
+        for each in later:
+            self.keep(*each)
         return over
 
     def keep(self, offset: int, until_ms: float) -> None:

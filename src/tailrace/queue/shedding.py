@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import islice
+from itertools import islice, takewhile
 
 from tailrace import hooks
 from tailrace.kernel import Record
@@ -50,7 +50,7 @@ class Shedding(Group[Ledger]):
                     outlook = Outlook(self.state.committed, self._selection.until_ms, epoch)
                 more = outlook.look(self._log, end, SCAN_MOST)
                 before = self._count_unsettled(end)
-                self._pass(outlook, outlook.take_over(self.files.clock.wall_ms()))
+                self._pass(outlook, outlook.take_over(self.files.clock.wall_ms(), end))
                 passed += before - self._count_unsettled(end)
                 outlook.tidy(lambda o: o >= self.state.cursor or o in self.state.pending)
                 self._outlook = outlook
@@ -59,16 +59,18 @@ class Shedding(Group[Ledger]):
         return passed
 
     def _pass(self, outlook: Outlook, over: dict[int, float]) -> None:
-        """With the turn: of these messages, by offset, the time is over."""
-        state, now_ms = self.state, self.files.clock.boot_ms()
+        """With the turn: of these messages, by offset, the time is over; and of what is deleted, as
+        a power cut may have it."""
+        state, now_ms, start = self.state, self.files.clock.boot_ms(), self._log.start_offset
         ops: list[Op] = []
         gone: list[int] = []
-        for offset in sorted(over.keys() & state.pending.keys()):
+        deleted = takewhile(lambda offset: offset < start, state.pending)
+        for offset in sorted({*deleted, *(over.keys() & state.pending.keys())}):
             lease = state.pending[offset]
             is_free = lease.state in (FREE, WAITING, PARKED) or state.is_due(lease, now_ms)
             if is_free and lease.state != DYING and not self._is_spent(lease):
                 gone.append(offset)
-            else:  # somebody has it, and may be done with it in time
+            elif offset in over:  # somebody has it, and may be done with it in time
                 outlook.keep(offset, over[offset])
         if gone:
             self._bury_lapsed(list(filter(self._selection.has_lapsed, self._feed.read_at(gone))))

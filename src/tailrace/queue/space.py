@@ -78,7 +78,7 @@ class Roomy(Publishing):
                 self._outlook = Outlook(log.start_offset, lifetime_ms)
             while self._outlook.look(log, end, SCAN_MOST):
                 pass
-            start, over = log.start_offset, self._outlook.take_over(self._wall_ms())
+            start, over = log.start_offset, self._outlook.take_over(self._wall_ms(), end)
             new = {offset for offset in over if offset >= start}
             self._lapsed = {offset for offset in self._lapsed if offset >= start} | new
             self._outlook.tidy(lambda offset: offset >= start)
