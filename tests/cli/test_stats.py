@@ -40,6 +40,15 @@ def test_for_people(filled: Shell) -> None:
     assert remark.endswith(" KiB from being deleted")
 
 
+def test_what_was_dropped(shell: Shell) -> None:
+    limits = ("--set", "limits.max_depth=1", "--set", "limits.on_full=drop_oldest")
+    shell.ok("create", "small", *limits)
+    shell.ok("consume", "small", "-g", "w", "--wait", "0")
+    shell.ok("publish", "small", "x")
+    shell.ok("publish", "small", "y")
+    assert "small: to make room, 1 message of 'w' was dropped" in shell.ok("stats")
+
+
 def test_for_programs(filled: Shell) -> None:
     [found] = filled.items("stats", "orders")
     assert found["type"] == "stats"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tailrace.metrics import prometheus_text
 from tailrace.queue.stats import CHEAP
 from tests.queue.clocks import Machine
 
@@ -105,6 +106,19 @@ def test_dead_letters_beyond_what_is_cheap(path: Path) -> None:
         store.redrive("q", limit=10)
         found = queue.stats()
         assert (found.dead, found.dead_estimated) == (CHEAP - 5, False)
+
+
+def test_what_was_dropped_is_told(path: Path) -> None:
+    with tailrace.open(path) as store:
+        queue = store.queue("q", limits={"max_depth": 2, "on_full": "drop_oldest"})
+        queue.group("w")
+        for number in range(5):
+            queue.publish(b"%d" % number)
+        [group] = queue.stats().groups
+        assert (group.dropped, group.ready, group.settled) == (3, 2, 0)
+        assert 'tailrace_group_dropped_total{queue="q",group="w"} 3' in prometheus_text(
+            store.stats()
+        )
 
 
 def test_streams(path: Path) -> None:

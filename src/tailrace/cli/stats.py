@@ -15,6 +15,7 @@ from tailrace.cli.groups import group_item
 from tailrace.cli.output import as_age, print_json, progress_bar, table_lines
 from tailrace.cli.stores import StorePlace, complete_queue, look_at_store, store_options
 from tailrace.cli.times import parse_seconds
+from tailrace.log.offline.words import counted
 from tailrace.units import format_size
 
 if TYPE_CHECKING:
@@ -197,6 +198,10 @@ def _remarks(figures: Figures) -> Iterator[str]:
         for group in found.groups:
             if group.error:
                 yield f"{found.name}: {group.error}"
+            if group.dropped:
+                dropped = counted(group.dropped, "message")
+                were = "was" if group.dropped == 1 else "were"
+                yield f"{found.name}: to make room, {dropped} of {group.id!r} {were} dropped"
 
 
 def _item(found: QueueStats, rates: Rates | None) -> dict[str, object]:

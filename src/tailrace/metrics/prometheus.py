@@ -137,6 +137,7 @@ def _families_of_groups(queues: Sequence[QueueStats]) -> list[Family]:
     age = family("oldest_age_seconds", "The age of the oldest message that is not settled.")
     members = family("members", "Consumers that are alive.")
     settled = family("settled_total", "Messages that are done with, by whomever.", "counter")
+    dropped = family("dropped_total", "Messages that were dropped to make room.", "counter")
     damaged = family("damaged", "1 if the group's files cannot be read.")
 
     def add(group: GroupStats, queue: str) -> None:
@@ -152,6 +153,7 @@ def _families_of_groups(queues: Sequence[QueueStats]) -> list[Family]:
         age.add((group.oldest_age_ms or 0) / 1000, **labels)
         members.add(group.members, **labels)
         settled.add(group.settled, **labels)
+        dropped.add(group.dropped, **labels)
 
     for each in queues:
         for group in each.groups:

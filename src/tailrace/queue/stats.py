@@ -41,8 +41,9 @@ class GroupStats:
 
     `lag` counts offsets from `committed` to the end. `oldest_age_ms` is the age of the oldest
     message that is not settled. `settled` only ever rises: of a work queue what was acked, or
-    became a dead letter; of a stream what was committed. `estimated`: `ready` may be too high.
-    `error` says why nothing is known of a group that cannot be read.
+    became a dead letter; of a stream what was committed. `dropped` counts what a full queue, or a
+    full disk, has taken from it. `estimated`: `ready` may be too high. `error` says why nothing is
+    known of a group that cannot be read.
     """
 
     id: str
@@ -58,6 +59,7 @@ class GroupStats:
     members: int = 0
     estimated: bool = False
     error: str = ""
+    dropped: int = 0
 
 
 class Rates(NamedTuple):
@@ -287,13 +289,13 @@ class _Counting:
                     leased += 1
                 else:
                     waiting += 1
-            settled = state.acked + state.dead
+            settled, dropped = state.acked + state.dead, state.dropped
         else:
             ready += sum(behind - first for first, behind in state.back)
             leased = sum(
                 behind - first for ranges in state.taken.values() for first, behind in ranges
             )
-            settled = committed
+            settled, dropped = committed, 0
         return GroupStats(
             group.id,
             cursor,
@@ -307,6 +309,7 @@ class _Counting:
             settled,
             _alive(group),
             not is_counted,
+            dropped=dropped,
         )
 
     def _oldest_age_ms(self, group: GroupLook, committed: int, cursor: int) -> int | None:
