@@ -39,7 +39,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "retaining": ("queue/retaining.py", ("queue/test_retention.py",)),
     "disk": ("queue/disk.py", ("queue/test_disk.py",)),
     "space": ("queue/space.py", ("queue/test_depth.py", "queue/test_retention.py")),
-    "reserve": ("queue/reserve.py", ("queue/test_disk.py",)),
+    "reserve": ("queue/reserve.py", ("queue/test_reserve.py",)),
     "caretaker": ("queue/caretaker.py", ("queue/test_disk.py", "queue/test_retention.py")),
     "classic": (
         "queue/classic.py",
