@@ -49,7 +49,7 @@ _KINDS = [
 
 FAULT_POINTS = """
 list: store backup config delayed exported group groups queue queues restored runs side trash
-lock: alive backup lock members open restored schedule.open
+lock: alive backup lock lock.next members open restored schedule.open
 make_dirs: .tailrace backup config delayed exported group restored schedule side trash
 map: board
 open: backup backup.json bell deleted deleted.tmp exported.json exported.json.tmp ops.log
@@ -66,15 +66,15 @@ size: backup exported.json ops.log pel.json pel.json.tmp queues.json state.json
 size: state.json.tmp
 stat: backup backup.json config deleted group log.json ops.log ops.log.tmp pel.json
 stat: pel.json.tmp queue queues queues.json reserve schedule state.json state.json.tmp
-stat: watermark
+stat: store watermark
 sync: backup deleted.tmp exported.json.tmp ops.log ops.log.tmp pel.json.tmp
 sync: queues.json.tmp reserve restored schedule.json.tmp state.json.tmp
 sync_dir: .tailrace backup config delayed exported group groups queues restored runs schedule
 sync_dir: trash
 truncate: backup deleted.tmp exported.json.tmp ops.log ops.log.tmp pel.json.tmp
 truncate: queues.json.tmp schedule.json.tmp state.json.tmp
-unlink: alive backup bell group groups lock open ops.log reserve restored schedule.open
-unlink: trash
+unlink: alive backup bell board group groups lock lock.next open ops.log reserve restored
+unlink: schedule.open trash
 """
 
 

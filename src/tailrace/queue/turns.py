@@ -56,10 +56,8 @@ class Turn:
         try:
             if group._closed or group._is_deleted:
                 group.check_open()
-            if not self._processes.held:
+            if group._is_stale or not self._processes.held:
                 self._take()
-            elif group._is_stale:
-                self._begin()
         except BaseException:
             mutex.release()
             raise
@@ -72,21 +70,20 @@ class Turn:
                 group._open()
 
     def _take(self) -> None:
+        """Have the turn, and know what others have done."""
         processes, group = self._processes, self._group
-        processes.take()
-        self._board.begin()
-        if group._is_stale or group._journal.has_news:
-            processes.disturbed()
-            self._begin()
-        elif not processes.shares:
-            self._seen = group._journal.mark
-            keeper.add(self)
-
-    def _begin(self) -> None:
         try:
-            self._group.begin()
+            if not processes.held:
+                processes.take()
+                self._board.begin()
+            if group._is_stale or group._journal.has_news:
+                processes.disturbed()
+                group.begin()
+            elif not processes.shares:
+                self._seen = group._journal.mark
+                keeper.add(self)
         except BaseException:
-            self._group._is_stale = True
+            group._is_stale = True
             self._give()
             raise
 
