@@ -243,7 +243,8 @@ class GroupModel:
 
     def bury(self, offset: int) -> None:
         self.settle(offset)
-        self.dead.append(offset)
+        if offset >= self.start:  # else it was dropped, which the power cut took back
+            self.dead.append(offset)
 
     def _lapse(self, offset: int, wall: int) -> None:
         """It was not delivered. If it has expired, there may be a letter, and never a second."""

@@ -86,7 +86,7 @@ class Shedding(Group[Ledger]):
         on, and free."""
         state, has_lapsed = self.state, self._selection.has_lapsed
         scan, free = Scan(last + 1), list[int]()
-        records = self._log.read(max(state.cursor, self._log.start_offset), last + 1)
+        records = self._log.read(self._next, last + 1)
         while portion := list(islice(records, SCAN_MOST)):
             self._bury_lapsed([r for r in portion if r.offset in over and has_lapsed(r)])
             kept = [record for record in portion if record.offset not in over]
@@ -108,7 +108,13 @@ class Shedding(Group[Ledger]):
             return self._count_unsettled(end)
 
     def _count_unsettled(self, end: int) -> int:
-        return len(self.state.pending) + max(end - self.state.cursor, 0)
+        return len(self.state.pending) + max(end - self._next, 0)
+
+    @property
+    def _next(self) -> int:
+        """The first message that nobody has looked at. A power cut may have the cursor at one that
+        is deleted."""
+        return max(self.state.cursor, self._log.start_offset)
 
     def forget_below(self, offset: int) -> None:
         """What is below an offset was deleted: it is nobody's any more."""
@@ -143,12 +149,12 @@ class Shedding(Group[Ledger]):
 
     def _drop(self, ready: list[int], below: int, limit: int | None) -> int:
         """With the turn: settle these, and what is at the cursor."""
-        cursor = self.state.cursor
-        upto = below if limit is None else min(cursor + limit - len(ready), below)
-        count = len(ready) + max(upto - cursor, 0)
+        first = self._next
+        upto = below if limit is None else min(first + limit - len(ready), below)
+        count = len(ready) + max(upto - first, 0)
         if count:
-            runs = runs_of(ready) if ready else []
-            upto = max(upto, cursor)
+            runs, cursor = runs_of(ready) if ready else [], self.state.cursor
+            upto = max(upto, first)
             self.commit({"t": "drop", "r": runs, "f": cursor, "x": upto, "n": count})
         return count
 
