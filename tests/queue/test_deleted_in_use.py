@@ -117,4 +117,4 @@ def test_nobody_waits_for_each_other(use: Callable[[Store, str], None], tmp_path
             thread.join(WAIT)
         assert not any(thread.is_alive() for thread in threads)
     assert errors == []
-    assert done[0]
+    assert sum(done) > 1

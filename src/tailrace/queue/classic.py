@@ -407,7 +407,7 @@ class ClassicGroup(Shedding):
             for message in messages:
                 self._office.bury(message, self.id, self._account, reason)
                 done.append(message)
-        except (TailraceError, OSError):
+        except BaseException:
             self._give_back(messages[len(done) :], reason)
             raise
         finally:
