@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from tailrace import hooks
-from tailrace.errors import ConfigError, LeaseLost, TailraceError
+from tailrace.errors import ConfigError, LeaseLost
 from tailrace.kernel import Record
 from tailrace.log.log import Log
 from tailrace.queue.extending import AutoExtend
