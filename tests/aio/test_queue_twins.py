@@ -18,12 +18,14 @@ PAIRS: dict[str, tuple[type, type]] = {
     for name in ("Store", "Queue", "Stream", "Consumer", "StreamConsumer", "Message")
 }
 
-SPACE = {"admit", "drop_segment", "is_open", "rest"}
+SPACE = {"abandon_log", "admit", "drop_segment", "idle_ms", "is_open", "rest"}
 # What the parts of the blocking side ask of each other; what gives a thing that blocks; and what
 # tells the same in the way of a task.
 NOT_FOR_TASKS: dict[str, set[str]] = {
-    "Store": {"attend", "bury", "check_open", "declare", "open_log", "publish_once"},
+    "Store": {"attend", "bury", "check_open", "declare", "open_log", "publish_once"}
+    | {"prepare_burial"},
     "Queue": {"abandon", "append", "bury", "disown", "group", "log", "open_group", "publish_once"}
+    | {"prepare_burial"}
     | SPACE,
     "Stream": {"abandon", "append", "disown", "group", "log", "open_group"} | SPACE,
     "Consumer": {"check_open", "look_now", "tail"},

@@ -135,7 +135,6 @@ def test_a_short_grace_beside_a_long_one(tmp_path: Path, how: str) -> None:
     [
         ("orders", "orders", None, "queue"),
         ("orders", "orders", None, "stream"),
-        ("$queue/bound/x", "bound", ["shop/#"], "queue"),
         ("a/b", "a/b", [], "queue"),
     ],
 )
@@ -157,6 +156,12 @@ def test_a_queue_that_is_not_bound_to_a_topic_does_not_get_it(
     queue.configure(topics=[topic])
     assert list(store.publish(topic, b"x")) == [name]
     assert values(queue.read()) == [b"x"]
+
+
+def test_an_address_reaches_its_queue_whatever_that_is_bound_to(store: Store) -> None:
+    queue = store.queue("bound", topics=["shop/#"])
+    assert list(store.publish("$queue/bound/x", b"x")) == ["bound"]
+    assert [(m.value, m.routing_key) for m in queue.read()] == [(b"x", "x")]
 
 
 def test_two_processes_that_make_the_same_queue(

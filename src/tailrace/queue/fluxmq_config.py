@@ -183,7 +183,9 @@ def entry_of(settings: QueueSettings) -> dict[str, Any]:
         key.store(entry, key.value_of(settings), key.value_of(default))
     if settings.flush is FlushMode.NONE:
         _part_to_change(entry, _OURS)["flush"] = "none"
-    elif "flush" in _part(entry, _OURS):
+    elif "flush" in _part(entry, _OURS) and (
+        settings.flush is FlushMode.ASYNC or entry["AckDurability"] != found.get("AckDurability")
+    ):  # else it does not count, and was there before
         del entry[_OURS]["flush"]
     return entry
 

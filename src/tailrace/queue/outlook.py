@@ -51,8 +51,8 @@ class Outlook:
                 if until_ms < math.inf:
                     heapq.heappush(self._ends, (until_ms, offset))
                 self._position = offset + 1
-        except (Corrupt, OffsetOutOfRange):
-            pass  # whoever reads on tells of it
+        except (Corrupt, OffsetOutOfRange):  # whoever reads on tells of it
+            return False
         return False
 
     def take_over(self, wall_ms: int, end: int) -> dict[int, float]:

@@ -402,7 +402,7 @@ class Store(BackedUp, Redriving):
         if address is not None:
             name, pattern = address.queue, default_binding(address.queue)
         settings = self._implied_queue(name, pattern)
-        if not any(matches(bound, topic) for bound in settings.topics):
+        if address is None and not any(matches(bound, topic) for bound in settings.topics):
             raise InvalidName(
                 f"no queue is bound to the topic {topic!r}, and the queue {name!r}, whose name an "
                 "ephemeral one would have, is not either: bind it, or publish to it by name"
