@@ -27,6 +27,7 @@ from tailrace.queue.clock import SystemClock
 __all__ = ["publish_and_deliver_later", "publish_expiring"]
 
 _HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
 _LEAD_MS = 500  # that publishing is done before anything is due
 _SLOWEST = 10_000  # a second: that publishing is done by then
 _AT_ONCE = 4_096  # rows that SQLite moves, as many as we do
@@ -69,8 +70,8 @@ def _numbered(setting: Setting, count: int) -> list[bytes]:
 
 
 def _times(count: int) -> list[int]:
-    """When they are due: within an hour from now, in no order."""
-    first_ms, rng = time.time_ns() // 1_000_000 + 1, random.Random(count)
+    """When they are due: within an hour, but none before all are published, in no order."""
+    first_ms, rng = time.time_ns() // 1_000_000 + _MINUTE_MS, random.Random(count)
     return [first_ms + rng.randrange(_HOUR_MS) for _ in range(count)]
 
 
