@@ -32,9 +32,9 @@ _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)")
 
 def parse_duration(value: str | float, key: str) -> int:
     """Milliseconds. `key` names the option in the error."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ConfigError(f"{key}: expected a duration such as '30s' or seconds, got {value!r}")
-    if isinstance(value, int | float):
+    if not isinstance(value, str):
         if not 0 <= value < 2**50:
             raise ConfigError(f"{key}: a duration cannot be {value!r} seconds")
         return round(value * 1000)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import tailrace
 from tailrace import Queue, Record, Store
 from tests.queue.clocks import ManualClock
 from tests.queue.support import one
@@ -87,3 +88,28 @@ def test_what_is_done_once_is_known_for_as_long_as_the_clock_says(
     store.queue("q").close()
     clock.advance("25h")
     assert store.queue("q").log.append([b"x"], producer="p", sequence=1).offset > first
+
+
+def test_the_short_cut_for_messages_that_expire(tmp_path: Path) -> None:
+    """What is published without headers of its own has the same as any other."""
+    with tailrace.open(tmp_path, flush="async") as store:
+        queue = store.queue("q", limits={"message_ttl": "1h"})
+        key = "1000000000000/x"  # looks like a time
+        queue.publish(b"a", ttl=5, routing_key=key)
+        queue.publish(b"b", routing_key=key)
+        queue.publish(b"c", ttl=5, routing_key=key, headers={})
+        queue.publish(b"d", ttl=5, routing_key=key, delay=1)
+        plain, by_queue, usual = queue.read()
+        for message in (plain, by_queue, usual):
+            assert message.topic == f"$queue/q/{key}"
+            assert sorted(message.record.headers) == ["_expires_at", "_id", "_state", "_topic"]
+            assert message.expires_at is not None
+        assert usual.expires_at - plain.expires_at < 5_000  # type: ignore[operator]
+        assert by_queue.expires_at - plain.expires_at > 3_000_000  # type: ignore[operator]
+
+
+def test_times_of_fewer_digits(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, flush="async", clock=ManualClock(wall_ms=7_000)) as store:
+        queue = store.queue("q")
+        queue.publish(b"x", ttl=5)
+        assert [message.expires_at for message in queue.read()] == [12_000]

@@ -41,6 +41,8 @@ _OURS = frozenset({TOPIC, ID, STATE, EXPIRES, FOR_GROUP, "_producer", "_sequence
 
 _RAW_TOPIC, RAW_EXPIRES, RAW_FOR_GROUP = TOPIC.encode(), EXPIRES.encode(), FOR_GROUP.encode()
 
+_SOME_TIME = b"1000000000000"  # in milliseconds, from 2001 to 2286 of as many digits
+
 _numbers = itertools.count(1)
 
 
@@ -74,16 +76,26 @@ def new_record(
 
 class Stamp:
     """The headers of what is published to one topic without any of its own, as they are on disk:
-    only the number changes."""
+    only the number changes, and when it expires, if it does."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        pairs = [(TOPIC, topic.encode()), (STATE, b"queued"), (ID, b"")]
-        self._head = encode_headers(pairs)[:-1]  # without the length of the number, which is 0
+        pairs = [(TOPIC, topic.encode()), (STATE, b"queued")]
+        # Without the length of the number, which is 0.
+        self._head = encode_headers([*pairs, (ID, b"")])[:-1]
+        expiring = encode_headers([*pairs, (EXPIRES, _SOME_TIME), (ID, b"")])[:-1]
+        self._before, _, self._behind = expiring.rpartition(_SOME_TIME)
 
-    def __call__(self) -> bytes:
+    def __call__(self, expires_at: int | None = None) -> bytes:
         number = b"%d" % next(_numbers)
-        return b"%b%c%b" % (self._head, len(number), number)
+        if expires_at is None:
+            return b"%b%c%b" % (self._head, len(number), number)
+        return b"%b%d%b%c%b" % (self._before, expires_at, self._behind, len(number), number)
+
+    @staticmethod
+    def can_say(expires_at: int | None) -> bool:
+        """Is it a time with as many digits as those of our days?"""
+        return expires_at is None or 10**12 <= expires_at < 10**13
 
 
 def check_headers(headers: Any) -> None:

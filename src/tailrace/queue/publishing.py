@@ -32,6 +32,8 @@ _STAMPS_MOST = 1024
 _WORTH_COMPRESSING = 256
 _TRY_AGAIN_AFTER = 31
 
+_Times = tuple[int | None, int, int | None]  # the timestamp that was given, now, and the expiry
+
 
 class Publishing:
     """What both kinds of queue can do. Thread-safe: what two threads do to a cache at once is
@@ -146,11 +148,14 @@ class Publishing:
             hooks.count("scheduled", 1, self.name)
             return later.wait() if wait else later
         self.admit(settings, 1, block=block)
-        if headers is None and message_id is None and ttl is None:
-            if not settings.limits.message_ttl_ms:
-                receipt = self._publish_plain(settings, value, key, routing_key, timestamp)
-                return receipt.wait() if wait else receipt
-        elif headers is not None:
+        now_ms, expiry = self._wall_ms(), None
+        if ttl is not None or settings.limits.message_ttl_ms:
+            expiry = expires_at(settings, ttl, now_ms)
+        if headers is None and message_id is None and Stamp.can_say(expiry):
+            times = timestamp, now_ms, expiry
+            receipt = self._publish_plain(settings, value, key, routing_key, times)
+            return receipt.wait() if wait else receipt
+        if headers is not None:
             check_headers(headers)
         topic = self._topic(routing_key)
         record = new_record(
@@ -159,7 +164,7 @@ class Publishing:
             key=key,
             headers=headers,
             message_id=message_id,
-            expires_at=expires_at(settings, ttl, self._wall_ms()),
+            expires_at=expiry,
             timestamp=timestamp,
         )
         receipt = self.append([record], settings)
@@ -171,13 +176,13 @@ class Publishing:
         value: bytes | str | None,
         key: bytes | str | None,
         routing_key: str,
-        timestamp: int | None,
+        times: _Times,
     ) -> Receipt:
         """What most messages are: without headers of their own. Nothing is parsed or checked that
         is known to be right."""
         log = self._log or self.log
         begun = perf_counter() if hooks.listeners else 0.0
-        draft = self._draft(log, settings, value, key, routing_key, timestamp)
+        draft = self._draft(log, settings, value, key, routing_key, times)
         receipt = log.append_draft(draft)
         return published(self.name, receipt, weigh(key, value), begun) if begun else receipt
 
@@ -188,7 +193,7 @@ class Publishing:
         value: bytes | str | None,
         key: bytes | str | None,
         routing_key: str,
-        timestamp: int | None,
+        times: _Times,
     ) -> Draft:
         if type(value) is not bytes:
             value = as_bytes_or_none(value, "value")
@@ -201,8 +206,9 @@ class Publishing:
         if self._uncompressed:
             self._uncompressed -= 1
             codec = NONE
-        now_ms = self._wall_ms()
-        draft = encode_one(value, b"" if key is None else key, stamp(), timestamp, now_ms, codec)
+        timestamp, now_ms, expiry = times
+        head = stamp(expiry)
+        draft = encode_one(value, b"" if key is None else key, head, timestamp, now_ms, codec)
         if codec and value and draft.size > HEADER_SIZE + max(len(value), _WORTH_COMPRESSING):
             self._uncompressed = _TRY_AGAIN_AFTER  # it was tried in vain
         return draft
@@ -220,9 +226,12 @@ class Publishing:
     ) -> Delayed:
         """To where it waits until it is due."""
         self._check_disk()
-        expiry = expires_at(settings, ttl, self._wall_ms(), due)
-        if headers is None and message_id is None and expiry is None:
-            draft = self._draft(self._log or self.log, settings, value, key, routing_key, due)
+        now_ms = self._wall_ms()
+        expiry = expires_at(settings, ttl, now_ms, due)
+        if headers is None and message_id is None and Stamp.can_say(expiry):
+            log = self._log or self.log
+            times = due, now_ms, expiry
+            draft = self._draft(log, settings, value, key, routing_key, times)
             return self.delays.schedule_draft(draft, due)
         if headers is not None:
             check_headers(headers)
@@ -337,7 +346,10 @@ def expires_at(
     if ttl is None:
         ttl_ms = settings.limits.message_ttl_ms
         return max(now_ms, due or 0) + ttl_ms if ttl_ms else None
-    ttl_ms = parse_duration(ttl, "ttl")
+    if type(ttl) is int and 0 < ttl < 2**40:  # as it mostly is, and each publish waits for this
+        ttl_ms = ttl * 1000
+    else:
+        ttl_ms = parse_duration(ttl, "ttl")
     if ttl_ms and due is not None and now_ms + ttl_ms <= due:
         raise ConfigError(
             f"ttl: {ttl!r} from now on is over before it is due, in {(due - now_ms) / 1000:g} "
