@@ -35,6 +35,9 @@ def test_golden_batch(kernel: Twin) -> None:
     headers = [("_topic", "$queue/orders"), ("_id", "7"), ("_state", "queued")]
     assert kernel.encode([(b"", b"hello", headers)], GOLDEN_TIME).place(0) == GOLDEN
     assert kernel.encode_one(b"hello", b"", headers, now_ms=GOLDEN_TIME).place(0) == GOLDEN
+    pairs = [(name, value.encode()) for name, value in headers]
+    raw = kernel.encode_headers(pairs)  # as they are on the disk
+    assert kernel.encode_one(b"hello", b"", raw, now_ms=GOLDEN_TIME).place(0) == GOLDEN
 
 
 @pytest.mark.parametrize(

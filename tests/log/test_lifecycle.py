@@ -290,3 +290,10 @@ def test_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="path: it is empty"):
         Log("")
     assert not list(tmp_path.iterdir())
+
+
+def test_at_the_end_of_the_process_nothing_is_let_go(log: Log) -> None:
+    """Threads have stopped then, wherever they were, and may have any lock."""
+    log.__del__(lambda: True)
+    log.append([b"x"]).wait()
+    assert values(log.read()) == [b"x"]

@@ -9,7 +9,8 @@ import pytest
 
 from tailrace import Closed, NotWritten, OutcomeUnknown
 from tailrace.errors import Corrupt
-from tailrace.queue.journal import FORMAT, Journal, Op, encode_line
+from tailrace.kernel import crc32c
+from tailrace.queue.journal import FORMAT, Journal, Op, encode_line, parse_line
 from tailrace.testing import Fail, FaultyFileSystem, Machine, ShortWrite, SimulatedDisk, on
 
 FIRST: Op = {"t": "ack", "r": [0, 1]}
@@ -209,3 +210,21 @@ def test_a_damaged_part_of_a_snapshot(machine: Machine, caplog: pytest.LogCaptur
     assert "pel_2.json damaged; messages may be delivered again" in caplog.text
     assert {0, 1, 2} <= found
     assert {offset for offset in found if offset < 40} - {0, 1} == set(range(2, 40, 8))
+
+
+def test_a_line_with_a_good_checksum_that_is_no_json() -> None:
+    body = b'"t":"ack","r":[0,1}'
+    assert parse_line(b'{"k":"%08x",%b' % (crc32c(body), body)) is None
+
+
+def test_room_that_another_process_has_made(fs: FaultyFileSystem) -> None:
+    journals = [Journal(fs, "g", extend=True) for _ in range(2)]
+    journals[0].group = "g1"
+    journals[0].begin_next(sync=False)
+    journals[0].put_next()
+    assert all(journal.open() for journal in journals)
+    journals[0].write([FIRST])
+    size = fs.stat("g/ops.log").size
+    journals[1].catch_up(lambda op: None)
+    journals[1].write([SECOND])
+    assert fs.stat("g/ops.log").size == size

@@ -416,3 +416,13 @@ def test_a_nack_that_says_nothing_keeps_what_was_said_before() -> None:
     assert ledger.pending[0].error == "first"
     driver.apply({"t": "nack", "r": [0, 1], "u": driver.until, "e": "second"})
     assert ledger.pending[0].error == "second"
+
+
+def test_with_an_order_of_keys_some_have_none_and_some_are_settled_before() -> None:
+    driver = Driver(by_key=True)
+    claim: Op = {"t": "claim", "c": "c0", "u": driver.until, "h": 1, "f": 0, "x": 3, "r": [0, 3]}
+    driver.apply({**claim, "keys": [0, 7, 2, 8]})
+    driver.apply({"t": "ack", "r": [1, 1]})  # without a key
+    driver.apply({"t": "ack", "r": [0, 2]})
+    assert sorted(driver.ledger.pending) == [2]
+    assert driver.ledger.acked == 2
