@@ -346,10 +346,8 @@ def expires_at(
     if ttl is None:
         ttl_ms = settings.limits.message_ttl_ms
         return max(now_ms, due or 0) + ttl_ms if ttl_ms else None
-    if type(ttl) is int and 0 < ttl < 2**40:  # as it mostly is, and each publish waits for this
-        ttl_ms = ttl * 1000
-    else:
-        ttl_ms = parse_duration(ttl, "ttl")
+    # Mostly it is plain seconds, and each publish waits for this.
+    ttl_ms = ttl * 1000 if type(ttl) is int and 0 < ttl < 2**40 else parse_duration(ttl, "ttl")
     if ttl_ms and due is not None and now_ms + ttl_ms <= due:
         raise ConfigError(
             f"ttl: {ttl!r} from now on is over before it is due, in {(due - now_ms) / 1000:g} "
