@@ -30,7 +30,7 @@ with tailrace.open(path, flush="async") as store:
     print(first, peak(), queue.delayed_count(), due == sorted(due))
 """
 
-GROWTH_KIB = 128 << 10  # a quarter of what a million messages would take
+GROWTH_KIB = 128 << 10
 
 
 def schedule(path: Path, count: int, how: str) -> tuple[int, int]:
