@@ -145,6 +145,10 @@ class QueueMachine(RuleBasedStateMachine):
         for number, (key, value) in enumerate(zip(wanted, values, strict=True)):
             self.sent(Sent(receipt.offset + number, value, key, routing_key))
 
+    def expiry(self) -> int | None:
+        """Until when a message lives that has no lifetime of its own, and is published now."""
+        return None
+
     def new_value(self) -> bytes:
         self.published += 1
         return b"%d" % self.published
@@ -318,7 +322,9 @@ class QueueMachine(RuleBasedStateMachine):
         for message, (had, offset) in zip(new, chosen, strict=True):
             old = self.log[offset]
             assert message.value == old.value
-            self.sent(Sent(message.offset, old.value, old.key, old.routing_key, for_group=had))
+            again = Sent(message.offset, old.value, old.key, old.routing_key, self.expiry())
+            again.for_group = had
+            self.sent(again)
             self.letters.remove((had, offset))
 
     # --- time, and ends -------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class SpaceMachine(QueueMachine):
 
     # --- publish ------------------------------------------------------------------------------
 
-    def expiry(self, ttl_s: int | None, due_ms: int = 0) -> int | None:
+    def expiry(self, ttl_s: int | None = None, due_ms: int = 0) -> int | None:
         """That of the queue counts from when a message may be had, its own from now on."""
         from_ms = max(self.wall, due_ms) if ttl_s is None else self.wall
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
@@ -172,7 +172,7 @@ class SpaceMachine(QueueMachine):
 
     @rule(store=stores, wanted=st.lists(keys, min_size=1, max_size=7), routing_key=routing_keys)
     def publish_many(self, store: int, wanted: list[str | None], routing_key: str) -> None:
-        sent = [Sent(0, self.new_value(), key, routing_key, self.expiry(None)) for key in wanted]
+        sent = [Sent(0, self.new_value(), key, routing_key, self.expiry()) for key in wanted]
         pairs = [(each.key, each.value) for each in sent]
         if not self.admit(len(wanted)):
             with pytest.raises(Full, match="max_depth"):
@@ -384,7 +384,7 @@ class SpaceMachine(QueueMachine):
         else:
             with contextlib.suppress(NotWritten):
                 receipt = queue.publish(value := self.new_value())
-                self.sent(Sent(receipt.offset, value, expires_ms=self.expiry(None)))
+                self.sent(Sent(receipt.offset, value, expires_ms=self.expiry()))
         with pytest.raises(NotWritten):
             stream.publish(MUCH)
 
