@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.config.keys import json_schema
 from tests.project import ROOT
 
 SITE = ROOT / "docs" / "site"
@@ -95,6 +97,8 @@ def test_the_site_builds(tmp_path: Path) -> None:
         for page in site.glob("reference/*/index.html")
         for found in re.findall(r'id="([^"]+)"', page.read_text(encoding="utf-8"))
     }
+    schema = json.loads((site / "tailrace.schema.json").read_text(encoding="utf-8"))
+    assert schema == json_schema()
     assert set(entries(pages)) <= ids
     assert "tailrace.Queue.publish" in ids
     assert "tailrace.Store.open_log" not in ids  # what parts ask of each other is not for users

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import posixpath
 import re
 import shutil
@@ -87,6 +88,9 @@ def stage(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(adapted(text, source, page), encoding="utf-8")
     shutil.copy(SITE / "style.css", folder / "pages")
+    schema = importlib.import_module("tailrace.config.keys").json_schema()
+    text = json.dumps(schema, indent=2) + "\n"
+    (folder / "pages" / "tailrace.schema.json").write_text(text, encoding="utf-8")
     config = (SITE / "mkdocs.yml").read_text(encoding="utf-8")
     (folder / "mkdocs.yml").write_text(config.replace("ROOT", ROOT.as_posix()), encoding="utf-8")
 

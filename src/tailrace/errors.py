@@ -95,7 +95,8 @@ class Full(TailraceError):
 class NotWritten(TailraceError):
     """The append certainly left nothing behind: it is safe to try it again.
 
-    `appended` counts the records of the same call that did go in before (`append_many` only).
+    `appended` counts what did go in of the same call, all the same: the records that came before
+    (`append_many`), or the queues that have the message (`Store.publish`).
     """
 
     def __init__(self, message: str, *, appended: int = 0) -> None:

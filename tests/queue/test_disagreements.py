@@ -367,14 +367,20 @@ def test_a_message_says_which_topic_it_was_published_to(store: Store) -> None:
 
 
 def test_retention_never_passes_what_a_group_needs(tmp_path: Path, clock: ManualClock) -> None:
-    options = {"segment_bytes": 200, "retention": {"max_records": 1}}
+    options = {"segment_bytes": 200, "retention": {"max_length_messages": 1}}
     with Store(tmp_path, clock=clock, upkeep=False) as store:
         queue = store.queue("q", **options)
         for number in range(20):
             queue.publish(b"%d" % number)
         messages = queue.consumer("w").receive(20)
-        for message in messages[5:]:
+        for message in messages[10:]:
             message.ack()
-        queue.log.vacuum()
-        assert offsets(queue.read())[0] <= 5
-        assert drain(queue.consumer("w", visibility_timeout=1)) == []
+        assert queue.vacuum().segments == 0
+        for message in messages[:5]:
+            message.ack()
+        assert queue.vacuum().segments > 0
+        assert 0 < offsets(queue.read())[0] <= 5
+        for message in messages[5:10]:
+            message.ack()
+        queue.vacuum()
+        assert offsets(queue.read())[0] > 10

@@ -332,8 +332,8 @@ class Store:
         )
         published = await when_there_is_room(lambda: self._worker.do(publish), block)
         if wait:
-            for receipt in published.values():
-                await receipt
+            outcomes = await asyncio.gather(*published.values(), return_exceptions=True)
+            published.checked(outcomes)
         return published
 
     async def deliver_due(self) -> int:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tailrace.errors import NotWritten, OutcomeUnknown, TailraceError
 from tailrace.log.commit import Receipt
 from tailrace.queue.addresses import ROOT
 from tailrace.queue.delays import Delayed
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["Outgoing", "Published"]
+__all__ = ["Outgoing", "Published", "spread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,23 @@ class Published(dict[str, Receipt]):
 
     def wait(self, timeout: float | None = None) -> Published:
         """Until it is as durable in each queue as that promises."""
+        outcomes: list[object] = []
         for receipt in self.values():
-            receipt.wait(timeout)
+            try:
+                outcomes.append(receipt.wait(timeout))
+            except OutcomeUnknown as error:
+                outcomes.append(error)
+        return self.checked(outcomes)
+
+    def checked(self, outcomes: Iterable[object]) -> Published:
+        """Raise if waiting for some of the receipts has ended in an error."""
+        failed = {
+            name: outcome
+            for name, outcome in zip(self, outcomes, strict=True)
+            if isinstance(outcome, TailraceError)
+        }
+        if failed:
+            raise _partly(self.keys() - failed.keys(), failed)
         return self
 
     @property
@@ -67,3 +84,32 @@ class Published(dict[str, Receipt]):
         return {
             name: receipt.delay_id for name, receipt in self.items() if isinstance(receipt, Delayed)
         }
+
+
+def spread(queues: Iterable[Queue | Stream], put: Callable[[Queue | Stream], Receipt]) -> Published:
+    """Have each queue get a message, also those behind one that cannot; the error tells then which
+    have it."""
+    published, failed = Published(), dict[str, TailraceError]()
+    for queue in queues:
+        try:
+            published[queue.name] = put(queue)
+        except TailraceError as error:
+            failed[queue.name] = error
+    if failed:
+        raise _partly(published.keys(), failed)
+    return published
+
+
+def _partly(had: Iterable[str], failed: dict[str, TailraceError]) -> TailraceError:
+    first, names = next(iter(failed.values())), sorted(had)
+    if not names and len(failed) == 1:
+        return first
+    unknown = [error for error in failed.values() if isinstance(error, OutcomeUnknown)]
+    why = unknown[0] if unknown else first
+    text = (
+        f"the message is in {', '.join(names) or 'no queue'}, and not, or not for sure, in "
+        f"{', '.join(sorted(failed))} ({why}). Publish it to these by name"
+    )
+    error = OutcomeUnknown(text) if unknown else NotWritten(text, appended=len(names))
+    error.__cause__ = first
+    return error

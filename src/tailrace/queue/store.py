@@ -32,7 +32,7 @@ from tailrace.queue.handles import Handles, QueueLog, most_logs, opening
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.looking import Look
 from tailrace.queue.message import Message, check_headers, new_record
-from tailrace.queue.outgoing import Outgoing, Published
+from tailrace.queue.outgoing import Outgoing, Published, spread
 from tailrace.queue.publishing import check_size, expires_at
 from tailrace.queue.pump import Pump, deliver_due
 from tailrace.queue.queue import Queue, Stream
@@ -351,16 +351,14 @@ class Store(BackedUp, Redriving):
         self.check_open()
         due = delays.due_ms(delay, deliver_at, self.clock.wall_ms())
         batches = self._batches([Outgoing(topic, value, key, headers, message_id, ttl)], due)
-        published = Published()
         if due is not None:
             self.disk.check()
-            for queue, [record] in batches.items():
-                published[queue.name] = queue.delays.schedule(record, due)
-                hooks.count("scheduled", 1, queue.name)
-            return published.wait() if wait else published
-        self._admit(batches, block)
-        for queue, records in batches.items():
-            published[queue.name] = queue.append(records, queue.settings)
+            published = spread(batches, lambda q: q.delays.schedule(batches[q][0], due))
+            for name in published:
+                hooks.count("scheduled", 1, name)
+        else:
+            self._admit(batches, block)
+            published = spread(batches, lambda q: q.append(batches[q], q.settings))
         return published.wait() if wait else published
 
     def _batches(
