@@ -89,13 +89,17 @@ class Snapshots:
         data = body[:-1] + _CRC + b"%d}\n" % crc32c(body)
         write_new(self._fs, os.path.join(self._folder, name + ".tmp"), data, sync=sync)
 
-    def install(self, generation: int) -> None:
-        """Give those of this generation their names, as far as they don't have them."""
+    def install(self, generation: int) -> bool:
+        """Give those of this generation their names, as far as they don't have them; did any lack
+        its name?"""
+        is_new = False
         for name in (STATE, *map(pel_name, range(SHARDS))):
             path = os.path.join(self._folder, name)
             found = self._read(name + ".tmp")
             if found is not None and found["version"] == generation:
                 self._fs.rename(path + ".tmp", path)
+                is_new = True
+        return is_new
 
     def load(self, generation: int) -> Snapshot:
         self.install(generation)
