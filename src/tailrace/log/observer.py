@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from tailrace.kernel import COMPLETE
 from tailrace.kernel.layout import MAX_OFFSET
+from tailrace.log.adoption import Adoption
 from tailrace.log.board import Board
 from tailrace.log.fs import File, FileSystem
 from tailrace.log.options import FlushMode
@@ -68,6 +69,7 @@ class Observer:
         self._extents: tuple[Extent, ...] = ()
         self._start = 0
         self._mark: Watermark | None = None
+        self._adoption: Adoption | None = None
         self._tail: Facts | None = None
         self._unbroken: tuple[object, int] = (None, 0)
         self._last_view = View((), 0, 0)
@@ -98,6 +100,8 @@ class Observer:
                 extents, is_live = self._extents, edition is not None
                 with contextlib.suppress(FileNotFoundError):
                     self._last_view, is_all_there = self._view(is_live)
+                    if is_live and self.edition() != edition:
+                        continue  # somebody may take in what is not to be seen yet
                     if is_all_there or not self._has_moved(edition, extents):
                         return self._last_view
                     # A writer was faster. What was noted before the last look is all there.
@@ -139,6 +143,7 @@ class Observer:
         # comes with that has us look again.
         mark = self.watermark()
         note = self._board.peek() if edition is not None and self._board is not None else None
+        self._adoption = Adoption.load(self.fs, self.folder)
         start = self._start = self._load_start()
         listed = list_segments(self.fs, self.folder).extents
         if note is not None:
@@ -177,6 +182,8 @@ class Observer:
         if mark is None and extents:
             start = max(start, extents[0].base)
         bound = self._bound(mark) if not is_live or self.flush_mode is FlushMode.SYNC else None
+        if self._adoption is not None and (bound is None or bound.durable > self._adoption.durable):
+            bound = self._adoption
         if bound is None:
             is_there = mark is None or not extents or mark.segment <= extents[-1].base
             return self._whole_batches(extents, start), is_there
@@ -187,7 +194,7 @@ class Observer:
             visible.append(Extent(bound.segment, bound.position))
         return View(tuple(visible), start, max(bound.durable, start)), is_there
 
-    def _bound(self, mark: Watermark | None) -> Watermark | Poison | None:
+    def _bound(self, mark: Watermark | None) -> Watermark | Poison | Adoption | None:
         """The last good flush, if nothing behind it may be seen."""
         poison = None
         if self._edition is None:  # else the board would say so

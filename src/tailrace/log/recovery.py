@@ -246,10 +246,12 @@ class _Examination:
         keep = []
         for extent in self._found.extents:
             kept = min(extent.size, durable_size(extent, self._mark))
+            is_whole = bool(extent.size) and not kept and extent is not self._found.extents[0]
             if kept < extent.size:
                 self._handed_out = max(self._handed_out, self._end_of(extent))
-                self._found.cuts.append(Cut(extent.base, kept, extent.size))
-            keep.append(Extent(extent.base, kept))
+                self._found.cuts.append(Cut(extent.base, kept, extent.size, whole=is_whole))
+            if not is_whole:
+                keep.append(Extent(extent.base, kept))
         self._found.extents = tuple(keep)
 
     def _end_of(self, extent: Extent) -> int:

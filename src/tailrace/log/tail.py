@@ -2,7 +2,7 @@
 
 `Tail.append` puts one batch at the end and gives it its offset; it does not make it durable
 (`commit.py` does). It is called with the turn to write and is the hottest path of the package, so
-the usual case makes one comparison per rule and everything rare is in `_prepare`.
+the usual case makes one comparison per rule and everything rare is in `prepare`.
 
 A failed or interrupted write, or a writer that was killed, leaves bytes behind the last batch that
 is known. Whoever has the turn next settles them, by the rule of recovery: whole batches are taken
@@ -233,7 +233,7 @@ class Tail:
             or self._unsettled
             or self.committer.failure is not None
         ):
-            self._prepare(size, count, timestamp)
+            self.prepare(size, count, timestamp)
             file, base, position, offset_now, past = self.state
             if offset_now != offset:
                 raise NotWritten(
@@ -320,7 +320,7 @@ class Tail:
                 self.committer.force()  # or a power cut might bring it back
         self._unsettled = False
 
-    def _prepare(self, size: int, count: int, timestamp: int) -> None:
+    def prepare(self, size: int, count: int, timestamp: int) -> None:
         """The rare cases before an append. None of them changes the end offset."""
         if self._closed:
             raise Closed(f"{self._catalog.folder} is closed")
@@ -401,6 +401,11 @@ class Tail:
         """Go on with other limits. With the lock."""
         self._options = options
         self._roll_position = -1  # the next append looks, and sets the bounds
+
+    def forget_extension(self) -> None:
+        """The file may have been cut behind the last batch."""
+        self._extended = 0
+        self._roll_position = -1
 
     # --- segments ---------------------------------------------------------------------------
 

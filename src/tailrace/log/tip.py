@@ -97,6 +97,8 @@ class Tips:
         end, next_offset, _status = check(data, 0, len(data))
         if not end or int.from_bytes(data[8:16], "little") != tip.offset:
             return None  # being written, damaged, or not what is due
+        if observer.edition() != tip.edition:
+            return None  # somebody may take in what is not to be seen yet
         is_all = end == len(data) and (len(data) < size or size == there)
         return memoryview(data)[:end], next_offset, is_all
 

@@ -11,6 +11,7 @@ from functools import partial
 from tailrace.errors import Closed, NotWritten, OffsetOutOfRange, OutcomeUnknown
 from tailrace.kernel import Draft
 from tailrace.log import opening
+from tailrace.log.adoption import tidy_up
 from tailrace.log.board import ATTENTION, POISONED, Board, Note
 from tailrace.log.commit import Committer, Written
 from tailrace.log.fs import FileSystem
@@ -124,6 +125,7 @@ class Writer:
         """Nobody else is here, or they cannot go on: whatever there is, make a log of it. Returns
         the offset below which it may be sparse."""
         fs, folder = self._fs, self._folder
+        tidy_up(fs, folder)
         found = diagnose(fs, self.catalog, self.gaps, self.log_flush)
         if not found.clean and self.flush_mode is not FlushMode.NONE:
             opening.sync_side_files(fs, folder)
@@ -209,8 +211,9 @@ class Writer:
     def _take_over(self) -> None:
         """Somebody died in its turn: in an append, or before a new start was durable or told."""
         self._raise_start(self._start_file.load())
+        tidy_up(self._fs, self._folder, self.board.note().next_offset)
         self.tail.take_over()
-        self._bump_layout()
+        self.bump_layout()
 
     def _list_sealed(self, note: Note) -> tuple[Extent, ...]:
         listed = list_segments(self._fs, self._folder).extents
@@ -260,7 +263,7 @@ class Writer:
             self._close_cleanly()
             self.board.take_down()
         else:
-            self._store_producers()
+            self.store_producers()
             self.end_turn()
 
     def disown(self) -> None:
@@ -288,7 +291,7 @@ class Writer:
     def _close_cleanly(self) -> None:
         if synced := self.flush_mode is not FlushMode.NONE:
             self.tail.trim()
-            self._store_producers()
+            self.store_producers()
         self.tail.finish()
         _file, segment, position, end_offset, _past = self.tail.written()
         boot_id = "" if synced else self._fs.boot_id().hex()
@@ -419,7 +422,7 @@ class Writer:
         self.board.notes.put(segment, size, next_offset, self._start_offset, self._layout, True)
         self.board.bump_layout()
 
-    def _bump_layout(self) -> None:
+    def bump_layout(self) -> None:
         """The set of segments has changed. The note says so, too: who compares it has to notice."""
         self.board.bump_layout()
         self._layout = self.board.layout
@@ -466,7 +469,7 @@ class Writer:
     def append_once(self, draft: Draft, producer: str, sequence: int, now_ms: int) -> Appended:
         """Append, unless this producer's sequence is in the log already."""
         with self.my_turn():
-            if (found := self.producers.find(producer, sequence, self._everything())) is not None:
+            if (found := self.producers.find(producer, sequence, self.everything())) is not None:
                 return found
             base = self.tail.base
             try:
@@ -477,20 +480,20 @@ class Writer:
                 raise
             # Rolled: bounds what the next one has to read. An `async` log does it with a flush.
             if self.tail.base != base and self.flush_mode is not FlushMode.ASYNC:
-                self._store_producers()
+                self.store_producers()
             return found
 
     def has(self, producer: str, sequence: int) -> bool:
         """Is this producer's sequence in the log?"""
         with self.my_turn():
-            return self.producers.find(producer, sequence, self._everything()) is not None
+            return self.producers.find(producer, sequence, self.everything()) is not None
 
-    def _everything(self) -> View:
+    def everything(self) -> View:
         extents, end_offset = self.tail.extents()
         return View(extents, self._start_offset, end_offset)
 
-    def _store_producers(self) -> None:
-        self.producers.store(self._everything(), self.committer.durable)
+    def store_producers(self) -> None:
+        self.producers.store(self.everything(), self.committer.durable)
 
     # --- durability -------------------------------------------------------------------------
 
@@ -529,7 +532,7 @@ class Writer:
         self.committer.flush()
         if self.flush_mode is FlushMode.ASYNC and self.committer.watermark.segment != segment:
             with contextlib.suppress(Closed), self.my_turn():  # who closes it stores them, too
-                self._store_producers()
+                self.store_producers()
 
     # --- deletion ---------------------------------------------------------------------------
 
@@ -550,7 +553,7 @@ class Writer:
 
     def _raise_start(self, offset: int) -> None:
         if offset > self._start_offset:
-            self.producers.keep(self._everything(), offset, self.committer.durable)
+            self.producers.keep(self.everything(), offset, self.committer.durable)
             self._store_start(offset)
 
     def _store_start(self, offset: int) -> None:
@@ -589,7 +592,7 @@ class Writer:
                 # the next vacuum removes, never a log that starts below what it has.
                 self._raise_start(survivors[0].base if survivors else self.tail.base)
                 self.tail.drop(expired)
-                self._bump_layout()
+                self.bump_layout()
             active, start_offset = self.tail.base, self._start_offset
         return delete_before(self.catalog, active, start_offset)
 

@@ -1,0 +1,168 @@
+"""How a writer takes in what was staged (`adoption.py`), with its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tailrace.errors import NotWritten, OutcomeUnknown
+from tailrace.log.adoption import Adoption, Piece, Plan, place_in_file
+from tailrace.log.board import Note
+from tailrace.log.commit import Receipt
+from tailrace.log.fs import write_all
+from tailrace.log.inputs import checked_sequence
+from tailrace.log.log import Log
+from tailrace.log.options import FlushMode, LogOptions
+from tailrace.log.producers import Appended
+from tailrace.log.segments import Extent, segment_path
+from tailrace.log.staging import check_whole, read_placed, staging_path
+from tailrace.log.writer import Writer
+
+__all__ = ["adopt"]
+
+
+def adopt(log: Log, pieces: Sequence[Piece], *, producer: str, sequence: int) -> Receipt:
+    """Append what was staged, all of it or nothing, unless this producer's sequence is in the log
+    already: then the receipt is that of the first time. Each piece begins with a record that names
+    both, in the headers of an idempotent append."""
+    if not pieces:
+        raise ValueError("there is nothing to adopt")
+    producer, sequence = checked_sequence(producer, sequence)
+    writer = log._writing()
+    with writer.my_turn():
+        found = writer.producers.find(producer, sequence, writer.everything())
+        if found is None:
+            try:
+                base = _Adopter(writer, log.options).take_in(pieces)
+                found = Appended(base, sum(piece.records for piece in pieces))
+                writer.producers.add(producer, sequence, found, log._wall_ms())
+            except BaseException:
+                writer.producers.forget()
+                raise
+    return Receipt(found.offset, found.offset + found.records, found.records, log._committer)
+
+
+class _Move(NamedTuple):
+    """A staged file, and the segment that it becomes."""
+
+    path: str
+    extent: Extent
+
+
+class _Adopter:
+    """With the turn of a writer."""
+
+    def __init__(self, writer: Writer, options: LogOptions) -> None:
+        self._writer = writer
+        self._tail = writer.tail
+        self._catalog = writer.catalog
+        self._fs = writer.catalog.fs
+        self._folder = writer.catalog.folder
+        self._options = options
+
+    def take_in(self, pieces: Sequence[Piece]) -> int:
+        """Put the batches at the end; the offset of the first."""
+        tail = self._tail
+        records = sum(piece.records for piece in pieces)
+        total = sum(piece.size for piece in pieces)
+        is_much = total > self._options.segment_bytes // 4
+        tail.settle()
+        newest = max(piece.max_timestamp for piece in pieces)
+        tail.prepare(0 if is_much else total, records, newest)
+        plan = Plan.of(pieces, self._options.segment_bytes, is_empty=not tail.size)
+        _file, segment, position, base, past = tail.state
+        adoption = Adoption(segment, position, base)
+        try:
+            moves = self._place(plan.moved, base + sum(piece.records for piece in plan.copied))
+            adoption.store(self._fs, self._folder)
+        except (OSError, OutcomeUnknown) as error:
+            raise NotWritten(f"{self._folder}: cannot take in what was staged: {error}") from error
+        try:
+            self._writer.bump_layout()  # from here on they see no further
+            size = self._copy(plan.copied, position, base)
+            for move in moves:
+                target = segment_path(self._folder, move.extent.base)
+                self._fs.rename(move.path, target)
+            self._fs.sync_dir(self._folder)
+        except BaseException as error:
+            self._take_back(adoption)
+            if isinstance(error, OSError | OutcomeUnknown):
+                message = f"{self._folder}: cannot take in what was staged: {error}"
+                raise NotWritten(message) from error
+            raise
+        extents = (*past.extents, Extent(segment, size), *(move.extent for move in moves))
+        self._go_on(extents, base + records)
+        return base
+
+    def _place(self, pieces: Sequence[Piece], base: int) -> list[_Move]:
+        """Give files that become segments their offsets. They have other names then: whoever is
+        killed here has spoilt them."""
+        tail = self._tail
+        if pieces and tail.flush is not FlushMode.NONE:
+            tail.committer.wait(tail.end_offset)
+            tail.trim()  # nobody does later
+        moves = []
+        for piece in pieces:
+            staged = staging_path(self._folder, piece.path)
+            path = staged + ".placed"
+            self._fs.rename(staged, path)
+            file = self._fs.open(path, write=True)
+            try:
+                behind = place_in_file(file, piece.size, base)
+                check_whole(piece, file.size(), behind - base)
+                file.sync()
+            finally:
+                file.close()
+            moves.append(_Move(path, Extent(base, piece.size)))
+            base = behind
+        return moves
+
+    def _copy(self, pieces: Sequence[Piece], position: int, base: int) -> int:
+        """Behind the last batch; the size of the segment then."""
+        file = self._tail.state[0]
+        for piece in pieces:
+            write_all(file, read_placed(self._fs, self._folder, piece, base), position)
+            position += piece.size
+            base += piece.records
+        if pieces and self._tail.flush is FlushMode.NONE:
+            file.sync()
+        elif pieces:  # if it fails, what was appended before may be lost as well
+            self._tail.committer.force()
+        return position
+
+    def _take_back(self, adoption: Adoption) -> None:
+        """If that fails, nothing is written to this log before it was opened anew."""
+        tail = self._tail
+        try:
+            adoption.undo(self._fs, self._folder)
+        except OSError as error:
+            tail.committer.poison(error)
+        tail.forget_extension()
+        self._writer.bump_layout()
+
+    def _go_on(self, extents: tuple[Extent, ...], end_offset: int) -> None:
+        """Everything is in its place: have it count, and go on behind it. As if another writer had
+        written all that."""
+        tail, last = self._tail, extents[-1]
+        sealed = [extent for extent in extents[:-1] if extent.base >= tail.base]
+        note = Note(*last, end_offset, self._writer.start_offset)
+        tail.follow(note, extents[:-1])
+        tail.announce(*note[:3])  # whoever finds us dead from here on sees that all is done
+        try:
+            Adoption.remove(self._fs, self._folder)
+        except OSError as error:
+            tail.committer.poison(error)
+            raise OutcomeUnknown(
+                f"{self._folder}: what was staged may be in the log, or not ({error}). Reopen it, "
+                "and try again"
+            ) from error
+        if tail.flush is not FlushMode.NONE:
+            with tail.committer.alone():  # all of it was synced
+                tail.committer.advance(*note[:3], sync=True)
+        self._writer.bump_layout()
+        for extent in sealed:
+            facts = self._catalog.facts(extent, whole=True)
+            if not facts.damages and facts.size == extent.size:
+                self._catalog.save(facts)
+        if tail.flush is not FlushMode.SYNC:
+            tail.state[0].truncate(last.size)  # as it is: wakes those who follow

@@ -1,0 +1,168 @@
+"""Taking in batches that others have written to files of their own: all of them at once, or none.
+
+Whoever has much to append at once (a Spark job, with many tasks) writes it where nobody looks, in
+`.tailrace/staging/`, as segments whose offsets begin at 0. Then one writer, in its turn, gives them
+their place. Large files become segments by a rename; small ones are copied behind the last batch,
+so that frequent small ones leave no litter of segments.
+
+`.tailrace/adoption` tells, as long as that is under way, where the log ended before. It is stored
+first and removed last, durably; its removal is the moment from which on the records count. Until
+then readers see nothing behind it, and whoever finds it after the one who wrote it has died puts
+the log back to where it was. So there is nothing to complete: the batches are in the log, or their
+writer has not been told so and comes again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tailrace.errors import Corrupt
+from tailrace.kernel import (
+    HEADER_SIZE,
+    BatchInfo,
+    Malformed,
+    crc32c,
+    crc32c_combine,
+    read_header,
+)
+from tailrace.kernel.layout import CRC_START, TAIL_START
+from tailrace.log.fs import File, FileSystem, write_all
+from tailrace.log.segments import list_segments, remove_segment, segment_path
+from tailrace.log.sidefiles import load_checked_json, side_path, store_checked_json
+
+__all__ = ["NAME", "Adoption", "Piece", "Plan", "place", "place_in_file", "tidy_up"]
+
+NAME = "adoption"
+
+_CRC_AT = 4
+_SMALL = 4  # pieces that are smaller than this part of a segment are copied together
+
+
+class Piece(NamedTuple):
+    """A file of batches, whose offsets begin at 0, in a log's staging folder. `path` is below that
+    folder; `max_timestamp` is the greatest of its records."""
+
+    path: str
+    size: int
+    records: int
+    max_timestamp: int
+
+
+class Adoption(NamedTuple):
+    """Where a log ended, in its last segment and by offset, before batches were taken in."""
+
+    segment: int
+    position: int
+    durable: int  # the next offset then; named as in the other bounds of what readers may see
+
+    @classmethod
+    def load(cls, fs: FileSystem, folder: str) -> Adoption | None:
+        """`None` if nothing is being taken in."""
+        document = load_checked_json(fs, side_path(folder, NAME))
+        return None if document is None else cls(*(document[key] for key in cls._fields))
+
+    def store(self, fs: FileSystem, folder: str) -> None:
+        store_checked_json(fs, side_path(folder, NAME), self._asdict())
+
+    @staticmethod
+    def remove(fs: FileSystem, folder: str) -> None:
+        """From here on, and after a power cut too, what was taken in counts; or nothing has come of
+        it."""
+        fs.unlink(side_path(folder, NAME))
+        fs.sync_dir(os.path.dirname(side_path(folder, NAME)))
+
+    def undo(self, fs: FileSystem, folder: str) -> None:
+        """Put the log back. Nobody has been told of what goes, and nobody has seen it."""
+        for extent in reversed(list_segments(fs, folder).extents):
+            if extent.base > self.segment:
+                remove_segment(fs, folder, extent.base)
+        file = fs.open(segment_path(folder, self.segment), write=True)
+        try:
+            if file.size() > self.position:
+                file.truncate(self.position)
+                file.sync()
+        finally:
+            file.close()
+        fs.sync_dir(folder)
+        self.remove(fs, folder)
+
+
+class Plan(NamedTuple):
+    """Which pieces are copied, and which become segments behind them."""
+
+    copied: list[Piece]
+    moved: list[Piece]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece], segment_bytes: int, *, is_empty: bool) -> Plan:
+        """`is_empty`: the last segment has nothing in it, so that what comes first has its name.
+        Others have that one open, so it is never replaced."""
+        total, much = sum(piece.size for piece in pieces), segment_bytes // _SMALL
+        if total <= much:
+            return cls(list(pieces), [])
+        moved = list(pieces)
+        copied = [moved.pop(0)] if is_empty else []
+        return cls(copied, moved)
+
+    @property
+    def copied_size(self) -> int:
+        return sum(piece.size for piece in self.copied)
+
+
+def tidy_up(fs: FileSystem, folder: str, told: int = 0) -> None:
+    """Somebody died while it took something in. If everybody was `told` of a next offset behind it,
+    all of it is there, and counts."""
+    adoption = Adoption.load(fs, folder)
+    if adoption is None:
+        return
+    if told > adoption.durable:
+        Adoption.remove(fs, folder)
+    else:
+        adoption.undo(fs, folder)
+
+
+# --- offsets --------------------------------------------------------------------------------
+
+
+def place(data: bytearray, base: int) -> int:
+    """Give batches that follow one another their offsets, from `base` on; the offset behind them.
+    Their checksums are made from the old ones: the records need not be read."""
+    position = 0
+    while position < len(data):
+        header = bytes(data[position : position + HEADER_SIZE])
+        info = _whole(header, len(data) - position)
+        data[position + _CRC_AT : position + TAIL_START] = _placed(header, info, base)
+        position += info.size
+        base += info.count
+    return base
+
+
+def place_in_file(file: File, size: int, base: int) -> int:
+    """The same for a file."""
+    position = 0
+    while position < size:
+        header = file.pread(HEADER_SIZE, position)
+        info = _whole(header, size - position)
+        write_all(file, _placed(header, info, base), position + _CRC_AT)
+        position += info.size
+        base += info.count
+    return base
+
+
+def _whole(header: bytes, size: int) -> BatchInfo:
+    try:
+        info = read_header(header, 0)
+    except Malformed as error:
+        raise Corrupt(f"what is to be taken in is damaged: {error}") from error
+    if info.size > size:
+        raise Corrupt("what is to be taken in is cut short")
+    return info
+
+
+def _placed(header: bytes, info: BatchInfo, base: int) -> bytes:
+    """Checksum and base offset of a batch that is put elsewhere."""
+    old, new = header[CRC_START:TAIL_START], base.to_bytes(8, "little")
+    change = crc32c_combine(crc32c(old) ^ crc32c(new), 0, info.size - TAIL_START)
+    return (info.crc ^ change).to_bytes(4, "little") + new

@@ -1,0 +1,161 @@
+"""Batches on their way to a log (`adoption.py`): written where nobody looks, by anybody.
+
+Each transaction has a folder below `.tailrace/staging/`, with files of batches whose offsets begin
+at 0. Whoever writes one holds no lock, and may be on another machine: it has a name of its own.
+What was abandoned is removed when it is old (`sweep`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+
+from tailrace.errors import Corrupt
+from tailrace.kernel import Draft
+from tailrace.log.adoption import Piece, place
+from tailrace.log.fs import File, FileSystem, read_exactly, remove_tree, write_all
+from tailrace.log.sidefiles import side_path
+
+__all__ = ["Stage", "discard", "pack", "staging_path", "sweep"]
+
+ABANDONED_MS = 24 * 3_600_000
+
+
+def staging_path(folder: str, name: str = "") -> str:
+    """A file, by its name in a log's staging folder; or that folder."""
+    return os.path.join(side_path(folder, "staging"), name).rstrip("/")
+
+
+class Stage:
+    """Writes batches of a transaction to new files, of a segment's size at most. Not thread-safe.
+
+    `finish` returns what was written, when it is on the disk. If it is not called nothing comes of
+    it.
+    """
+
+    def __init__(self, fs: FileSystem, folder: str, transaction: str, segment_bytes: int) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._transaction = transaction
+        self._segment_bytes = segment_bytes
+        self._file: File | None = None
+        self._pieces: list[Piece] = []
+        self._current = Piece("", 0, 0, 0)
+        fs.make_dirs(staging_path(folder, transaction))
+
+    def add(self, draft: Draft) -> None:
+        """Write a batch."""
+        current = self._current
+        if self._file is not None and current.size + draft.size > self._segment_bytes:
+            self._end_file()
+        if self._file is None:
+            name = f"{self._transaction}/{secrets.token_hex(8)}.seg"
+            path = staging_path(self._folder, name)
+            self._file = self._fs.open(path, write=True, create=True)
+            self._current = Piece(name, 0, 0, draft.max_timestamp)
+        current = self._current
+        write_all(self._file, draft.place(current.records), current.size)
+        self._current = Piece(
+            current.path,
+            current.size + draft.size,
+            current.records + draft.count,
+            max(current.max_timestamp, draft.max_timestamp),
+        )
+
+    def _end_file(self) -> None:
+        assert self._file is not None
+        self._file.sync()
+        self._file.close()
+        self._file = None
+        self._pieces.append(self._current)
+
+    def finish(self) -> list[Piece]:
+        if self._file is not None:
+            self._end_file()
+        self._fs.sync_dir(staging_path(self._folder, self._transaction))
+        return self._pieces
+
+    def close(self) -> None:
+        """Let go of it, finished or not."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def pack(
+    fs: FileSystem, folder: str, transaction: str, pieces: Sequence[Piece], segment_bytes: int
+) -> list[Piece]:
+    """Copy small pieces together, so that none becomes a segment of its own; the order stays."""
+    packed: list[Piece] = []
+    group: list[Piece] = []
+    for piece in [*pieces, None]:
+        is_large = piece is None or piece.size >= segment_bytes // 4
+        if group and (is_large or sum(p.size for p in group) + piece.size > segment_bytes):  # type: ignore[union-attr]
+            packed.append(_joined(fs, folder, transaction, group))
+            group = []
+        if piece is not None:
+            (packed if is_large else group).append(piece)
+    return packed
+
+
+def _joined(fs: FileSystem, folder: str, transaction: str, pieces: list[Piece]) -> Piece:
+    if len(pieces) == 1:
+        return pieces[0]
+    name = f"{transaction}/{secrets.token_hex(8)}.seg"
+    file = fs.open(staging_path(folder, name), write=True, create=True)
+    try:
+        size = records = 0
+        for piece in pieces:
+            write_all(file, read_placed(fs, folder, piece, records), size)
+            size += piece.size
+            records += piece.records
+        file.sync()
+    finally:
+        file.close()
+    return Piece(name, size, records, max(piece.max_timestamp for piece in pieces))
+
+
+def read_placed(fs: FileSystem, folder: str, piece: Piece, base: int) -> bytearray:
+    """The batches of a piece, with offsets from `base` on."""
+    file = fs.open(staging_path(folder, piece.path))
+    try:
+        data = bytearray(read_exactly(file, piece.size, 0))
+    finally:
+        file.close()
+    check_whole(piece, len(data), place(data, base) - base)
+    return data
+
+
+def check_whole(piece: Piece, size: int, records: int) -> None:
+    """A file that is not what its writer said was not written to the end, or by somebody else."""
+    if (size, records) != (piece.size, piece.records):
+        raise Corrupt(
+            f"the staged file {piece.path} has {size} bytes and {records} records, and should have "
+            f"{piece.size} and {piece.records}"
+        )
+
+
+def discard(fs: FileSystem, folder: str, transaction: str) -> None:
+    """Remove what is left of a transaction."""
+    remove_tree(fs, staging_path(folder, transaction))
+
+
+def sweep(fs: FileSystem, folder: str, now_ms: int, older_than_ms: int = ABANDONED_MS) -> int:
+    """Remove transactions to which nobody has written for long: of writers that died, or were told
+    to stop and went on. How many."""
+    swept = 0
+    with contextlib.suppress(FileNotFoundError):
+        for entry in fs.list(staging_path(folder)):
+            newest = max([entry.modified_ms, *_modified(fs, staging_path(folder, entry.name))])
+            if newest < now_ms - older_than_ms:
+                discard(fs, folder, entry.name)
+                swept += 1
+    return swept
+
+
+def _modified(fs: FileSystem, path: str) -> Iterable[int]:
+    with contextlib.suppress(OSError):
+        return [entry.modified_ms for entry in fs.list(path)]
+    return []

@@ -1,0 +1,401 @@
+"""What was written elsewhere is taken in as one: all of it, or nothing, whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace import Corrupt, Log, NotWritten
+from tailrace.kernel import encode
+from tailrace.log.adopting import adopt
+from tailrace.log.adoption import Piece
+from tailrace.log.fs import FileSystem, OsFileSystem
+from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
+from tailrace.log.segments import list_segments
+from tailrace.log.staging import Stage, discard, pack, staging_path, sweep
+from tailrace.testing import (
+    Crash,
+    Fail,
+    FaultyFileSystem,
+    SimulatedCrash,
+    SimulatedDisk,
+    every_call,
+)
+from tailrace.testing.faults import Operation
+from tests.log.test_writer_deaths import Death, let_go, problems
+
+FOLDER = "log"
+SEGMENT = 2_000
+MODES = ("sync", "async", "none")
+SOON = time.time_ns() // 1_000_000 + 60_000
+
+
+def names(prefix: str, count: int) -> list[bytes]:
+    return [b"%s-%d" % (prefix.encode(), number) for number in range(count)]
+
+
+def stage(
+    fs: FileSystem, batches: list[list[bytes]], *, folder: str = FOLDER, txn: str = "t"
+) -> list[Piece]:
+    """One file with these batches, or several where they do not fit into a segment."""
+    writing = Stage(fs, folder, txn, SEGMENT)
+    marks = [(PRODUCER_HEADER, txn.encode()), (SEQUENCE_HEADER, b"0")]
+    for number, batch in enumerate(batches):
+        writing.add(encode(batch, SOON + number, 0, marks if not number else ()))
+    try:
+        return writing.finish()
+    finally:
+        writing.close()
+
+
+def options(flush: str, fs: FileSystem | None = None) -> dict[str, Any]:
+    return {"flush": flush, "fs": fs, "segment_bytes": SEGMENT, "upkeep": False}
+
+
+def values(log: Log) -> list[bytes | None]:
+    """Past what is lost, where a flush has failed."""
+    found: list[bytes | None] = []
+    first = log.start_offset
+    while True:
+        try:
+            found += [record.value for record in log.read(first)]
+        except Corrupt as error:
+            assert error.next_offset is not None
+            first = error.next_offset
+            continue
+        return found
+
+
+def large(name: str) -> list[list[bytes]]:
+    """More than a quarter of a segment."""
+    return [[value.ljust(100, b".") for value in names(f"{name}{n}", 3)] for n in range(3)]
+
+
+def flat(batches: list[list[bytes]]) -> list[bytes]:
+    return [value for batch in batches for value in batch]
+
+
+@pytest.fixture(params=["small", "large", "many"])
+def batches(request: pytest.FixtureRequest) -> list[list[bytes]]:
+    if request.param == "small":
+        return [names("a", 3), names("b", 2)]
+    return large("x") if request.param == "large" else [b for n in range(5) for b in large(str(n))]
+
+
+@pytest.mark.parametrize("flush", MODES)
+@pytest.mark.parametrize("before", [0, 1])
+def test_it_is_appended(
+    tmp_path: Path, flush: str, before: int, batches: list[list[bytes]]
+) -> None:
+    fs, folder = OsFileSystem(), str(tmp_path / "log")
+    with Log(folder, **options(flush)) as log:
+        for value in names("before", before):
+            log.append([value]).wait()
+        pieces = stage(fs, batches, folder=folder)
+        receipt = adopt(log, pieces, producer="t", sequence=0).wait()
+        assert (receipt.offset, receipt.count) == (before, len(flat(batches)))
+        log.append([b"behind"]).wait()
+        expected = [*names("before", before), *flat(batches), b"behind"]
+        assert values(log) == expected
+        assert [record.offset for record in log.read()] == list(range(len(expected)))
+        assert log.end_offset == len(expected)
+        with Log(folder, read_only=True) as reader:
+            assert values(reader) == expected
+            assert reader.offset_at(SOON + 1) == before + len(batches[0])
+    with Log(folder, **options(flush)) as log:
+        assert values(log) == expected
+
+
+@pytest.mark.parametrize("flush", MODES)
+def test_a_second_time_changes_nothing(tmp_path: Path, flush: str) -> None:
+    fs, folder = OsFileSystem(), str(tmp_path / "log")
+    with Log(folder, **options(flush)) as log:
+        first = adopt(log, stage(fs, large("x"), folder=folder), producer="t", sequence=0).wait()
+        again = stage(fs, large("x"), folder=folder)
+        for _ in range(10):
+            second = adopt(log, again, producer="t", sequence=0)
+            assert (second.offset, second.count) == (first.offset, first.count)
+        assert values(log) == flat(large("x"))
+    with Log(folder, **options(flush)) as log:
+        adopt(log, again, producer="t", sequence=0)
+        assert values(log) == flat(large("x"))
+        other = stage(fs, large("y"), folder=folder, txn="u")
+        assert adopt(log, other, producer="u", sequence=0).wait().offset == 9
+        assert values(log) == flat(large("x")) + flat(large("y"))
+
+
+def test_large_files_become_segments_and_small_ones_are_copied(tmp_path: Path) -> None:
+    fs, folder = OsFileSystem(), str(tmp_path / "log")
+    with Log(folder, **options("async")) as log:
+        log.append([b"first"])
+        for number in range(10):
+            small = stage(fs, [[b"%d" % number]], folder=folder, txn=f"small{number}")
+            adopt(log, small, producer=f"small{number}", sequence=0)
+        assert len(list_segments(fs, folder).extents) == 1
+        pieces = stage(fs, [batch for n in range(4) for batch in large(str(n))], folder=folder)
+        assert len(pieces) == 3
+        inodes = [(tmp_path / "log/.tailrace/staging" / p.path).stat().st_ino for p in pieces]
+        adopt(log, pieces, producer="t", sequence=0)
+        segments = sorted((tmp_path / "log").glob("*.seg"))
+        assert [path.stat().st_ino for path in segments][1:] == inodes
+        for number in range(3):  # the last of them is gone on with
+            log.append([b"%d" % number])
+        assert len(list_segments(fs, folder).extents) == 4
+
+
+def test_small_files_are_packed(tmp_path: Path) -> None:
+    fs, folder = OsFileSystem(), str(tmp_path / "log")
+    batches = [[b"%d" % number] * 3 for number in range(60)]
+    with Log(folder, **options("none")) as log:
+        pieces = [piece for batch in batches for piece in stage(fs, [batch], folder=folder)]
+        packed = pack(fs, folder, "t", pieces, SEGMENT)
+        assert len(packed) < 10 < len(pieces)
+        assert sum(piece.records for piece in packed) == 180
+        adopt(log, packed, producer="t", sequence=0)
+        assert values(log) == flat(batches)
+        assert len(list_segments(fs, folder).extents) <= len(packed)
+
+
+def test_large_files_are_not_packed(tmp_path: Path) -> None:
+    fs, folder = OsFileSystem(), str(tmp_path / "log")
+    with Log(folder, **options("none")):
+        pieces = [
+            *stage(fs, [[b"1"]], folder=folder),
+            *stage(fs, large("x"), folder=folder),
+            *stage(fs, [[b"2"]], folder=folder),
+        ]
+        assert pack(fs, folder, "t", pieces, SEGMENT) == pieces
+
+
+@pytest.mark.parametrize("flush", MODES)
+def test_those_who_follow_are_woken(tmp_path: Path, flush: str) -> None:
+    fs, folder = OsFileSystem(), str(tmp_path / "log")
+    with Log(folder, **options(flush)) as log, Log(folder, read_only=True) as reader:
+        log.append([b"first"]).wait()
+        following = reader.read(follow=True, timeout=20)
+        assert next(following).value == b"first"
+        for name in ("x", "y"):
+            pieces = stage(fs, large(name), folder=folder, txn=name)
+            adopt(log, pieces, producer=name, sequence=0).wait()
+            assert [next(following).value for _ in range(9)] == flat(large(name))
+        adopt(log, stage(fs, [[b"s"]], folder=folder, txn="s"), producer="s", sequence=0).wait()
+        assert next(following).value == b"s"
+        following.close()
+
+
+@pytest.mark.parametrize("flush", MODES)
+def test_two_writers(tmp_path: Path, flush: str) -> None:
+    fs, folder = OsFileSystem(), str(tmp_path / "log")
+    expected: list[bytes] = []
+    with Log(folder, **options(flush)) as one, Log(folder, **options(flush)) as two:
+        for number in range(6):
+            for log in (one, two):
+                log.append([b"%d" % number]).wait()
+                expected.append(b"%d" % number)
+            log = (one, two)[number % 2]
+            batches = large(str(number)) if number % 3 else [[b"small"]]
+            pieces = stage(fs, batches, folder=folder, txn=f"t{number}")
+            adopt(log, pieces, producer=f"t{number}", sequence=0).wait()
+            expected += flat(batches)
+            assert values(one) == values(two) == expected
+            again = (two, one)[number % 2]
+            adopt(again, pieces, producer=f"t{number}", sequence=0)
+            assert values(again) == expected
+
+
+# --- what goes wrong ------------------------------------------------------------------------
+
+WRITES: tuple[Operation, ...] = (
+    "open",
+    "pwrite",
+    "truncate",
+    "sync",
+    "rename",
+    "unlink",
+    "make_dirs",
+    "sync_dir",
+)
+BEFORE = [b"one", b"two"]
+
+
+def prepared(flush: str, kind: str) -> SimulatedDisk:
+    """A log that somebody had open, and staged batches."""
+    disk = SimulatedDisk()
+    with Log(FOLDER, **options(flush, disk)) as log:
+        log.append([BEFORE[0]]).wait()
+        log.append([BEFORE[1]]).wait()
+        log.flush()
+    stage(disk, what(kind))
+    return disk
+
+
+def what(kind: str) -> list[list[bytes]]:
+    return [names("a", 3), names("b", 2)] if kind == "small" else large("x") + large("y")
+
+
+def pieces_of(disk: FileSystem, kind: str) -> list[Piece]:
+    """As they were staged; sizes are the same each time."""
+    other = SimulatedDisk()
+    staged = stage(other, what(kind))
+    paths = sorted(entry.name for entry in disk.list(staging_path(FOLDER, "t")))
+    sizes = {disk.stat(staging_path(FOLDER, f"t/{name}")).size: name for name in paths}
+    return [piece._replace(path=f"t/{sizes[piece.size]}") for piece in staged]
+
+
+def work(flush: str, kind: str, opened: list[Log] | None = None) -> Any:
+    def workload(fs: FileSystem, acked: list[Any]) -> Log:
+        inner = fs.inner if isinstance(fs, FaultyFileSystem) else fs
+        pieces = pieces_of(inner, kind)
+        log = Log(FOLDER, **options(flush, fs))
+        if opened is not None:
+            opened.append(log)
+        log.append([b"third"]).wait()
+        acked.append(b"third")
+        adopt(log, pieces, producer="t", sequence=0).wait()
+        acked.append(b"all")
+        log.append([b"fourth"]).wait()
+        acked.append(b"fourth")
+        return log
+
+    return workload
+
+
+def expected_of(acked: list[Any], kind: str, found: list[Any]) -> None:
+    """All that was acknowledged is there, and nothing by halves."""
+    batches = flat(what(kind))
+    rest = found[len(BEFORE) :]
+    assert found[: len(BEFORE)] == BEFORE
+    whole = [b"third", *batches, b"fourth"]
+    steps = [[], [b"third"], [b"third", *batches], whole]
+    assert rest in steps, rest
+    assert len(rest) >= len(steps[len(acked)])
+
+
+def check_after(disk: SimulatedDisk, flush: str, kind: str, acked: list[Any]) -> None:
+    with Log(FOLDER, fs=disk, read_only=True) as reader:
+        expected_of([], kind, values(reader))  # a watermark that cannot be written is behind
+    with Log(FOLDER, **options(flush, disk)) as log:
+        found = values(log)
+        expected_of(acked, kind, found)
+        has_it = len(found) > len(BEFORE) + 1
+        discard(disk, FOLDER, "t")
+        adopt(log, stage(disk, what(kind)), producer="t", sequence=0).wait()
+        behind = [] if has_it else flat(what(kind))
+        assert values(log) == found + behind, "it comes again, and is there once"
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", MODES)
+def test_a_kill_at_any_call(flush: str, kind: str) -> None:
+    disk = prepared(flush, kind)
+    runs = 0
+    for run in every_call(work(flush, kind), Crash(after=True), disk.clone, ops=WRITES):
+        assert isinstance(run.disk, SimulatedDisk)
+        run.disk.kill()
+        check_after(run.disk, flush, kind, run.acked)
+        runs += 1
+    assert runs > 20
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_power_cut_at_any_call(flush: str, kind: str) -> None:
+    disk = prepared(flush, kind)
+    for run in every_call(work(flush, kind), Crash(after=True), disk.clone, ops=WRITES):
+        assert isinstance(run.disk, SimulatedDisk)
+        run.disk.crash(run.call.n)
+        with Log(FOLDER, **options(flush, run.disk)) as log:
+            found = values(log)
+            promised = run.acked if flush == "sync" else []
+            expected_of(promised, kind, found)
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", MODES)
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_an_error_at_any_call(flush: str, kind: str, error: int) -> None:
+    """What fails leaves nothing, or everything; and the log can be gone on with, perhaps after it
+    was opened anew."""
+    disk = prepared(flush, kind)
+    for run in every_call(work(flush, kind), Fail(error), disk.clone, ops=WRITES):
+        assert isinstance(run.disk, SimulatedDisk)
+        run.disk.kill()
+        is_poisoned = f"{FOLDER}/.tailrace/poisoned" in run.disk.files()
+        promised = [] if is_poisoned and flush != "sync" else run.acked
+        check_after(run.disk, flush, kind, promised)
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", MODES)
+def test_another_writer_goes_on_behind_one_that_died(flush: str, kind: str) -> None:
+    """It is there all the time, and puts right what it finds; as readers are, who see all of it or
+    nothing."""
+    disk = prepared(flush, kind)
+    fresh = disk.clone()
+    counting = FaultyFileSystem(fresh)
+    with Log(FOLDER, **options(flush, fresh)):
+        let_go(work(flush, kind)(counting, []))
+    for call in counting.calls:
+        fresh = disk.clone()
+        alive, reader = Log(FOLDER, **options(flush, fresh)), Log(FOLDER, fs=fresh, read_only=True)
+        assert values(reader) == BEFORE
+        death = Death(fresh, call.n, Crash())
+        fs = FaultyFileSystem(fresh, death)
+        opened: list[Log] = []
+        acked: list[Any] = []
+        with pytest.raises(SimulatedCrash):
+            work(flush, kind, opened)(fs, acked)
+        for log in opened:
+            let_go(log)
+        death.leave()
+        seen = values(reader)
+        expected_of([], kind, seen)
+        alive.append([b"mine"]).wait()
+        found = values(alive)
+        assert found[-1] == b"mine"
+        expected_of(acked, kind, found[:-1])
+        assert seen == found[: len(seen)]
+        assert values(reader) == found
+        assert not problems(fresh)
+        reader.close()
+        alive.close()
+
+
+def test_what_is_staged_is_damaged(tmp_path: Path) -> None:
+    fs, folder = OsFileSystem(), str(tmp_path / "log")
+    with Log(folder, **options("none")) as log:
+        log.append([b"first"])
+        for batches in ([[b"1"]], large("x")):
+            for size, says in ((10, "damaged"), (-1, "cut short")):
+                [piece] = stage(fs, batches, folder=folder)
+                path = tmp_path / "log/.tailrace/staging" / piece.path
+                path.write_bytes(path.read_bytes()[:size])
+                with pytest.raises((Corrupt, NotWritten), match=f"{says}|should have"):
+                    adopt(log, [piece], producer="t", sequence=0)
+                assert values(log) == [b"first"]
+        [piece] = stage(fs, [[b"1"]], folder=folder)
+        with pytest.raises(Corrupt, match="should have"):
+            adopt(log, [piece._replace(records=2)], producer="t", sequence=0)
+        with pytest.raises((NotWritten, FileNotFoundError)):
+            adopt(log, [piece._replace(path="t/none")], producer="t", sequence=0)
+        with pytest.raises(ValueError, match="nothing to adopt"):
+            adopt(log, [], producer="t", sequence=0)
+        assert values(log) == [b"first"]
+        adopt(log, [piece], producer="t", sequence=0)
+        assert values(log) == [b"first", b"1"]
+
+
+def test_what_was_abandoned_is_swept(tmp_path: Path) -> None:
+    fs, folder = OsFileSystem(), str(tmp_path / "log")
+    with Log(folder, **options("none")) as log:
+        stage(fs, [[b"1"]], folder=folder, txn="old")
+        [entry] = fs.list(staging_path(folder))
+        assert sweep(fs, folder, entry.modified_ms + 1_000, 2_000) == 0
+        assert sweep(fs, folder, entry.modified_ms + 10_000, 2_000) == 1
+        assert fs.list(staging_path(folder)) == []
+        assert sweep(fs, str(tmp_path), 0) == 0
+        assert values(log) == []
