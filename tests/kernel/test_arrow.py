@@ -34,6 +34,10 @@ ROWS = [
 ]
 
 
+TEXT: Any = "text"
+BIG = shapes.BinaryOut(bytearray(99), bytearray(99), bytearray(99))
+
+
 def rows_of(table: Any) -> list[tuple[Any, ...]]:
     table.validate(full=True)
     names = table.schema.names
@@ -156,6 +160,48 @@ def test_measure(kernel: Twin) -> None:
     assert kernel.measure_columns(data, 0, len(data), 12, 13).rows == 1
 
 
+def test_measure_what_is_wanted(kernel: Twin) -> None:
+    data = kernel.encode(RECORDS, NOW).place(10)
+
+    def measured(*wanted: Any) -> Any:
+        return kernel.measure_columns(data, 0, len(data), 0, 99, shapes.Wanted(*wanted))
+
+    fields = (5, 3, 3, 2, 305)
+    name = "é".encode()
+    assert measured(False) == shapes.Sizes(*fields, 0, 0, 0)
+    assert measured(False, (b"a", name)) == shapes.Sizes(*fields, 0, 0, 0, (4, 4), (1, 1))
+    assert measured(True, (), (b"a",)) == shapes.Sizes(*fields, 3, 5, 2)
+    assert measured(True, (name,), (b"a", name)) == shapes.Sizes(*fields, 1, 1, 0, (4,), (1,))
+    assert measured(False, (), (b"a",), True) == shapes.Sizes(5, 4, 3, 2, 305, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "message"),
+    [
+        (shapes.Wanted(picked=tuple(b"abcde"[n : n + 1] for n in range(5))), ValueError, "at most"),
+        (shapes.Wanted(picked=(b"a", b"a")), ValueError, "only once"),
+        (shapes.Wanted(picked=(TEXT,)), TypeError, "must be bytes, not str"),
+        (shapes.Wanted(hidden=(b"a",) * 17), ValueError, "at most 16"),
+        (shapes.Wanted(hidden=(TEXT,)), TypeError, "must be bytes, not str"),
+    ],
+)
+def test_names_that_the_kernel_refuses(
+    kernel: Twin, wanted: shapes.Wanted, error: type[Exception], message: str
+) -> None:
+    outputs = shapes.Outputs(picked=tuple(BIG for _ in wanted.picked))
+    with pytest.raises(error, match=message):
+        kernel.measure_columns(GOLDEN, 0, 95, 0, 99, wanted)
+    with pytest.raises(error, match=message):
+        kernel.fill_columns(GOLDEN, 0, 95, 0, 99, outputs, wanted)
+
+
+def test_an_output_for_each_picked_header(kernel: Twin) -> None:
+    for names, columns in (((b"a",), ()), ((), (BIG,)), ((b"a", b"b"), (BIG,))):
+        outputs = shapes.Outputs(picked=columns)
+        with pytest.raises(ValueError, match=f"{len(names)} headers .* {len(columns)} have"):
+            kernel.fill_columns(GOLDEN, 0, 95, 0, 99, outputs, shapes.Wanted(picked=names))
+
+
 @pytest.mark.parametrize("short", range(13))
 def test_outputs_that_are_too_small(kernel: Twin, short: int) -> None:
     """Whatever changed since they were measured, nothing is written beyond them."""
@@ -180,6 +226,37 @@ def test_outputs_that_are_too_small(kernel: Twin, short: int) -> None:
         buffers[short] = bytearray(size)
         with pytest.raises(ValueError, match="too small"):
             kernel.fill_columns(data, 0, len(data), 0, MAX_OFFSET, outputs())
+
+
+@pytest.mark.parametrize("short", range(12))
+def test_outputs_for_picked_headers_that_are_too_small(kernel: Twin, short: int) -> None:
+    """All the buffers that there can be, so that one too many would show."""
+    names = (b"a", b"b", "é".encode(), b"none")
+    wanted = shapes.Wanted(True, names)
+    data = kernel.encode(RECORDS, NOW).place(10)
+    sizes = [1, 24, 1] * 4
+    sizes[5] = sizes[11] = 0
+    buffers = [bytearray(size) for size in sizes]
+    large = [shapes.BinaryOut(*(bytearray(999) for _ in range(3))) for _ in range(4)]
+
+    def fill() -> None:
+        outputs = shapes.Outputs(
+            bytearray(40),
+            bytearray(40),
+            large[0],
+            large[1],
+            shapes.HeadersOut(bytearray(24), large[2], large[3]),
+            tuple(shapes.BinaryOut(*buffers[n : n + 3]) for n in range(0, 12, 3)),
+        )
+        kernel.fill_columns(data, 0, len(data), 0, MAX_OFFSET, outputs, wanted)
+
+    fill()
+    assert [bytes(buffers[n]) for n in range(0, 12, 3)] == [b"\4", b"\4", b"\x08", b"\0"]
+    assert [bytes(buffers[n]) for n in range(2, 12, 3)] == [b"1", b"", b"2", b""]
+    for size in {max(sizes[short] - 1, 0), 0} - {sizes[short]}:
+        buffers[short] = bytearray(size)
+        with pytest.raises(ValueError, match="too small"):
+            fill()
 
 
 def table_of(**columns: Any) -> Any:

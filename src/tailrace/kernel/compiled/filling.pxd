@@ -4,6 +4,11 @@ from libc.stdint cimport int64_t
 from cpython.buffer cimport Py_buffer
 from tailrace.kernel.compiled.records cimport Bytes, Fields, Span, Target
 
+cdef enum:
+    VIEWS = 28  # a decoding needs at most 27, 3 of them for each picked header; an encoding 16
+    PICKED = 4  # shapes.MAX_PICKED
+    HIDDEN = 16  # shapes.MAX_HIDDEN
+
 cdef enum Problem:
     FINE
     BAD_HEADER
@@ -17,7 +22,7 @@ cdef struct Area:
     Py_ssize_t size
 
 cdef class Buffers:
-    cdef Py_buffer[20] views  # an encoding needs at most 15, a decoding 14
+    cdef Py_buffer[VIEWS] views
     cdef int count
     cdef Py_buffer* acquire(self, object buf, int flags)
     cdef Bytes read(self, object buf, Py_ssize_t least, str name)
@@ -32,6 +37,8 @@ cdef struct Totals:
     Py_ssize_t headers
     Py_ssize_t name_bytes
     Py_ssize_t header_bytes
+    Py_ssize_t[PICKED] null_picked
+    Py_ssize_t[PICKED] picked_bytes
 
 cdef struct Sink:
     # A binary column to write, and how much of it is written.
@@ -42,7 +49,13 @@ cdef struct Sink:
     Py_ssize_t used
 
 cdef struct Columns:
-    # The columns to write.
+    # What is wanted, and the columns to write.
+    bint lists_wanted
+    bint empty_key_is_null
+    int picked_count
+    int hidden_count
+    Span[PICKED] picked_names
+    Span[HIDDEN] hidden_names
     Area offset
     Area timestamp
     Sink key
@@ -50,7 +63,10 @@ cdef struct Columns:
     Area lists
     Sink names
     Sink values
+    Sink[PICKED] picked
 
+cdef int open_wanted(object wanted, tuple picked, tuple hidden, Columns* columns)
+cdef int open_names(tuple names, Span* spans)
 cdef int open_sink(Buffers buffers, object output, Sink* sink)
 cdef int open_offsets(Buffers buffers, object buf, Area* area)
 cdef int scan_region(
@@ -65,6 +81,9 @@ cdef int take_record(
     int64_t offset, Fields* fields, Columns* columns, Totals* totals
 ) noexcept nogil
 cdef int take_headers(Fields* fields, Columns* columns, Totals* totals) noexcept nogil
+cdef Bytes read_short_span(Bytes data, Bytes end, Span* span) noexcept nogil
+cdef int take_picked(Span* found, Columns* columns, Totals* totals) noexcept nogil
+cdef int find_name(Span* names, int count, Span name) noexcept nogil
 cdef bint drain(Sink* sink, Span span) noexcept nogil
 cdef void store32(Target out, Py_ssize_t number) noexcept nogil
 cdef bint store64(Area area, Py_ssize_t row, int64_t number) noexcept nogil

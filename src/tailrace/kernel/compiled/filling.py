@@ -15,8 +15,9 @@ from cython.cimports.cpython.buffer import (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.cimports.libc.stdint import INT32_MAX, int32_t, int64_t, uint64_t
-from cython.cimports.libc.string import memcpy, memset
+from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.tailrace.kernel.compiled.records import (
     HEAD,
     Bytes,
@@ -39,9 +40,22 @@ from tailrace.kernel.layout import (
     malformed_section,
     outside,
 )
-from tailrace.kernel.shapes import Sizes, buffers_too_small, invalid_column
+from tailrace.kernel.shapes import (
+    EVERYTHING,
+    MAX_HIDDEN,
+    MAX_PICKED,
+    Sizes,
+    buffers_too_small,
+    check_hidden,
+    check_picked,
+    check_picked_outputs,
+    invalid_column,
+)
 
 _COMPRESSED = cython.declare(cython.int, layout.COMPRESSED)
+
+# The arrays in filling.pxd have room for what `check_picked` and `check_hidden` let pass.
+assert (MAX_PICKED, MAX_HIDDEN) == (PICKED, HIDDEN)
 
 
 @cython.final
@@ -80,13 +94,28 @@ def measure_columns(
     stop: cython.Py_ssize_t,
     first: int64_t = 0,
     last: int64_t = layout.MAX_OFFSET,
+    wanted=EVERYTHING,
 ):
     """What the columns of an uncompressed region need, for `first <= offset < last`."""
     columns: Columns
     totals: Totals
-    memset(cython.address(columns), 0, cython.sizeof(Columns))
+    picked: tuple = check_picked(wanted)
+    hidden: tuple = check_hidden(wanted)
+    open_wanted(wanted, picked, hidden, cython.address(columns))
+    columns.lists_wanted = wanted.headers
     scan_region(buf, start, stop, first, last, cython.address(columns), cython.address(totals))
-    return Sizes(**totals)
+    return Sizes(
+        totals.rows,
+        totals.null_keys,
+        totals.key_bytes,
+        totals.null_values,
+        totals.value_bytes,
+        totals.headers,
+        totals.name_bytes,
+        totals.header_bytes,
+        tuple([totals.null_picked[i] for i in range(columns.picked_count)]),
+        tuple([totals.picked_bytes[i] for i in range(columns.picked_count)]),
+    )
 
 
 def fill_columns(
@@ -96,12 +125,18 @@ def fill_columns(
     first: int64_t,
     last: int64_t,
     outputs,
+    wanted=EVERYTHING,
 ):
     """Write the columns that `outputs` has buffers for; they must be as large as measured."""
     columns: Columns
     totals: Totals
+    i: cython.int
     buffers: Buffers = Buffers()
-    memset(cython.address(columns), 0, cython.sizeof(Columns))
+    picked: tuple = check_picked(wanted)
+    hidden: tuple = check_hidden(wanted)
+    targets: tuple = check_picked_outputs(outputs, picked)
+    open_wanted(wanted, picked, hidden, cython.address(columns))
+    columns.lists_wanted = outputs.headers is not None
     if outputs.offset is not None:
         buffers.write(outputs.offset, cython.address(columns.offset))
     if outputs.timestamp is not None:
@@ -114,7 +149,29 @@ def fill_columns(
         open_offsets(buffers, outputs.headers.offsets, cython.address(columns.lists))
         open_sink(buffers, outputs.headers.names, cython.address(columns.names))
         open_sink(buffers, outputs.headers.values, cython.address(columns.values))
+    for i in range(columns.picked_count):
+        open_sink(buffers, targets[i], cython.address(columns.picked[i]))
     scan_region(buf, start, stop, first, last, cython.address(columns), cython.address(totals))
+
+
+def open_wanted(wanted, picked, hidden, columns):
+    """Clears `columns`, but for what is wanted; they point into the names, which the caller holds
+    until it is done."""
+    memset(columns, 0, cython.sizeof(Columns))
+    columns.empty_key_is_null = wanted.empty_key_is_null
+    columns.picked_count = open_names(picked, columns.picked_names)
+    columns.hidden_count = open_names(hidden, columns.hidden_names)
+    return 0
+
+
+def open_names(names, spans):
+    """Points `spans` at the names, which are bytes; returns how many there are."""
+    index: cython.Py_ssize_t
+    for index in range(len(names)):
+        name: bytes = names[index]
+        spans[index].data = cython.cast(Bytes, PyBytes_AS_STRING(name))
+        spans[index].size = PyBytes_GET_SIZE(name)
+    return len(names)
 
 
 def open_sink(buffers, output, sink):
@@ -198,6 +255,8 @@ def scan(data, position, stop, first, last, columns, totals, fault):
 
 def take_record(offset, fields, columns, totals):
     row: cython.Py_ssize_t = totals.rows
+    if fields.key.size == 0 and columns.empty_key_is_null:
+        fields.key.size = -1
     if columns.offset.data != cython.NULL and not store64(columns.offset, row, offset):
         return NO_ROOM
     if columns.timestamp.data != cython.NULL and not store64(
@@ -220,8 +279,10 @@ def take_record(offset, fields, columns, totals):
         totals.null_values += 1
     else:
         totals.value_bytes += fields.value.size
-    if fields.header_count and take_headers(fields, columns, totals):
-        return NO_ROOM
+    # `read_record` has walked the headers, to find their end; nobody else does without a reason.
+    if columns.picked_count or (columns.lists_wanted and fields.header_count):
+        if take_headers(fields, columns, totals):
+            return NO_ROOM
     totals.rows += 1
     if columns.lists.data != cython.NULL:
         if 4 * (totals.rows + 1) > columns.lists.size or totals.headers > INT32_MAX:
@@ -234,15 +295,34 @@ def take_headers(fields, columns, totals):
     """Counts and writes the headers, whose lengths `read_record` has checked."""
     name: Span
     value: Span
+    found: Span[PICKED]
+    i: cython.int
+    # Variables, because a write to a column may change `columns` for all that the compiler knows.
+    picked: cython.int = columns.picked_count
+    missing: cython.int = picked
+    hidden: cython.int = columns.hidden_count
+    listed: cython.bint = columns.lists_wanted
+    written: cython.bint = columns.lists.data != cython.NULL
     count: uint64_t = 0
     end: Bytes = fields.headers.data + fields.headers.size
     data: Bytes = read_uvarint(fields.headers.data, end, cython.address(count))
-    while count:
-        data = read_span(data, end, cython.address(name))
-        data = read_span(data, end, cython.address(value))
+    for i in range(picked):
+        found[i].data = end
+        found[i].size = -1
+    while count and (listed or missing):
+        data = read_short_span(data, end, cython.address(name))
+        data = read_short_span(data, end, cython.address(value))
         if data == cython.NULL:
             return NO_ROOM  # only if the buffer has changed since
-        if columns.lists.data != cython.NULL and not (
+        count -= 1
+        if missing:
+            i = find_name(columns.picked_names, picked, name)
+            if i >= 0 and found[i].size < 0:
+                found[i] = value
+                missing -= 1
+        if not listed or (hidden and find_name(columns.hidden_names, hidden, name) >= 0):
+            continue
+        if written and not (
             drain(cython.address(columns.names), name)
             and drain(cython.address(columns.values), value)
         ):
@@ -250,8 +330,42 @@ def take_headers(fields, columns, totals):
         totals.headers += 1
         totals.name_bytes += name.size
         totals.header_bytes += value.size
-        count -= 1
+    return take_picked(found, columns, totals) if picked else FINE
+
+
+def read_short_span(data, end, span):
+    """As `read_span`, without its two calls where the length is one byte: it nearly always is."""
+    size: cython.Py_ssize_t
+    if data != cython.NULL and data != end:
+        size = data[0]
+        if size <= 0x7F and size < end - data:
+            span.data = data + 1
+            span.size = size
+            return data + 1 + size
+    return read_span(data, end, span)
+
+
+def take_picked(found, columns, totals):
+    i: cython.int
+    for i in range(columns.picked_count):
+        if columns.picked[i].offsets.data != cython.NULL and not drain(
+            cython.address(columns.picked[i]), found[i]
+        ):
+            return NO_ROOM
+        if found[i].size < 0:
+            totals.null_picked[i] += 1
+        else:
+            totals.picked_bytes[i] += found[i].size
     return FINE
+
+
+def find_name(names, count, name):
+    """Where a name is among these; -1 if it is not."""
+    i: cython.int
+    for i in range(count):
+        if names[i].size == name.size and memcmp(names[i].data, name.data, name.size) == 0:
+            return i
+    return -1
 
 
 def drain(sink, span):
