@@ -45,6 +45,10 @@ NUMBERS = [0, 1, 2, 0x7E, 0x7F, 0x80, 0xFF, 0x3FFF, 0x4000, 0xFFFF, 0x7FFFFFFF, 
            MAX_SECTION, MAX_SECTION + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]  # fmt: skip
 
 
+# Names that the corpus has, and one that it has not.
+WANTED = shapes.Wanted(True, (b"_topic", b"a", b"none"), (b"_state", b"a"), True)
+
+
 def corpus() -> list[bytes]:
     """The seeds, in an order that does not depend on the machine."""
     return [bytes.fromhex(path.read_text()) for path in sorted(CORPUS.glob("*.hex"))]
@@ -125,10 +129,13 @@ def observe(twin: Twin, data: bytes) -> dict[str, Any]:
         if sum(info.size for info in twin.batches(data, 0, size)) > INFLATED:
             return None
         flat = bytes(twin.inflate(data, 0, size))
-        sizes = twin.measure_columns(flat, 0, len(flat), 1)
-        buffers = [bytearray(length) for length in needed(sizes)]
-        twin.fill_columns(flat, 0, len(flat), 1, MAX_OFFSET, outputs(buffers))
-        return sizes, buffers
+        found = []
+        for wanted in (shapes.EVERYTHING, WANTED):
+            sizes = twin.measure_columns(flat, 0, len(flat), 1, MAX_OFFSET, wanted)
+            buffers = [bytearray(length) for length in needed(sizes)]
+            twin.fill_columns(flat, 0, len(flat), 1, MAX_OFFSET, outputs(buffers), wanted)
+            found.append((sizes, buffers))
+        return found
 
     end = twin.check(data, 0, size)[0]
     return {
@@ -169,9 +176,12 @@ def needed(sizes: shapes.Sizes) -> list[int]:
     bitmap = sizes.rows + 7 >> 3
     offsets = 4 * (sizes.rows + 1)
     names = 4 * (sizes.headers + 1)
-    return [8 * sizes.rows, 8 * sizes.rows, bitmap, offsets, sizes.key_bytes, bitmap, offsets,
-            sizes.value_bytes, offsets, names, sizes.name_bytes, names,
-            sizes.header_bytes]  # fmt: skip
+    lengths = [8 * sizes.rows, 8 * sizes.rows, bitmap, offsets, sizes.key_bytes, bitmap, offsets,
+               sizes.value_bytes, offsets, names, sizes.name_bytes, names,
+               sizes.header_bytes]  # fmt: skip
+    for length in sizes.picked_bytes:
+        lengths += [bitmap, offsets, length]
+    return lengths
 
 
 def outputs(buffers: list[bytearray]) -> shapes.Outputs:
@@ -184,6 +194,7 @@ def outputs(buffers: list[bytearray]) -> shapes.Outputs:
         shapes.HeadersOut(
             b[8], shapes.BinaryOut(None, b[9], b[10]), shapes.BinaryOut(None, b[11], b[12])
         ),
+        tuple(shapes.BinaryOut(*b[n : n + 3]) for n in range(13, len(b), 3)),
     )
 
 

@@ -22,9 +22,16 @@ names = st.one_of(
     st.text(max_size=8),
     st.binary(max_size=5).map(lambda raw: raw.decode("utf-8", "surrogateescape")),
 )
+few_names = st.sampled_from(["", "a", "b", "_topic", "_state", "é", "none"])  # so they repeat
 headers = st.lists(st.tuples(names, contents), max_size=4)
 
 # (timestamp, key, value, headers), of which each twin makes its own Record
 records: st.SearchStrategy[tuple[Any, ...]] = st.tuples(timestamps, fields, fields, headers)
+labelled = st.tuples(
+    timestamps,
+    fields,
+    fields,
+    st.lists(st.tuples(st.one_of(few_names, names), contents), max_size=6),
+)
 batches = st.lists(records, min_size=1, max_size=8)
 codecs = st.sampled_from([0, 1, 2])

@@ -34,6 +34,10 @@ ROWS = [
 ]
 
 
+TEXT: Any = "text"
+BIG = shapes.BinaryOut(bytearray(99), bytearray(99), bytearray(99))
+
+
 def rows_of(table: Any) -> list[tuple[Any, ...]]:
     table.validate(full=True)
     names = table.schema.names
@@ -93,10 +97,147 @@ def test_ranges(arrow: ModuleType, data: bytes, first: int, last: int) -> None:
     assert rows_of(table) == [row for row in ROWS if first <= row[0] < last]
 
 
+LABELS = {"_topic": [b"t", None, b"", None], "_state": [None, b"1", None, None]}
+LABELLED: list[Any] = [
+    (b"", b"0", [("_topic", b"t"), ("mine", b"m"), ("_topic", b"second")]),
+    (b"", None, {"_state": b"1"}),
+    (b"k", b"2", [("_topic", b""), ("_top", b"x"), ("_topics", b"y"), ("\udcff", b"z")]),
+    (None, b"3"),
+]
+
+
+@pytest.fixture(params=[0, S2, ZSTD])
+def labelled(kernel: Twin, request: pytest.FixtureRequest) -> bytes:
+    """Two batches with a gap between them, padded so that they are compressed if they may be."""
+    parts = [
+        kernel.encode([*LABELLED, bytes(1000)], NOW, request.param).place(base) for base in (0, 10)
+    ]
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("picked", [(), ("_topic",), ("_state", "_topic"), ("_none", "_topic")])
+@pytest.mark.parametrize("columns", [(), ("offset",), ("headers", "key"), None])
+def test_picked_headers_are_columns(
+    arrow: ModuleType, labelled: bytes, picked: tuple[str, ...], columns: tuple[str, ...] | None
+) -> None:
+    columns = arrow.COLUMNS if columns is None else columns
+    size = len(labelled)
+    for first, last in ((0, MAX_OFFSET), (1, 13), (2, 3)):
+        table = arrow.decode_arrow(labelled, 0, size, first, last, columns, picked=picked)
+        table.validate(full=True)
+        assert table.schema.names == [*columns, *picked]
+        assert all(table.schema.field(name).type == pa.binary() for name in picked)
+        plain = arrow.decode_arrow(labelled, 0, size, first, last, columns)
+        assert table.select(list(columns)).equals(plain) if columns else table.num_rows
+        rows = [row for row in (0, 1, 2, 3, 4, 10, 11, 12, 13, 14) if first <= row < last]
+        for name in picked:
+            values = [*LABELS.get(name, [None] * 4), None]
+            assert table.column(name).to_pylist() == [values[row % 10] for row in rows]
+
+
+def test_picked_from_what_fluxmq_wrote(arrow: ModuleType) -> None:
+    table = arrow.decode_arrow(
+        GOLDEN, 0, 95, columns=["headers"], picked=["_id", "_topic"], hidden=["_topic", "_state"]
+    )
+    assert rows_of(table) == [([("_id", b"7")], b"7", b"$queue/orders")]
+
+
+def test_bitmaps_only_where_there_are_nulls(kernel: Twin, arrow: ModuleType) -> None:
+    data = kernel.encode([(b"", b"", {"a": b"", "b": b""}), (b"k", b"", {"a": b"1"})], NOW).place(0)
+    for flag, nulls in ((False, 0), (True, 1)):
+        table = arrow.decode_arrow(
+            data, 0, len(data), columns=["key"], picked=["a", "b"], empty_key_is_null=flag
+        )
+        assert [column.null_count for column in table.columns] == [nulls, 0, 1]
+        bitmaps = [column.buffers()[0] is not None for column in table.columns]
+        assert bitmaps == [bool(nulls), False, True]
+
+
+def test_hidden_headers(arrow: ModuleType, labelled: bytes) -> None:
+    def lists(*hidden: str) -> Any:
+        table = arrow.decode_arrow(
+            labelled, 0, len(labelled), 0, 5, ["headers"], picked=["_topic"], hidden=hidden
+        )
+        assert table.column("_topic").to_pylist() == [*LABELS["_topic"], None]
+        return [row[0] for row in rows_of(table)]
+
+    names = ["_topic", "mine", "_state", "_top", "_topics", "�"]
+    shown = [[name for name, _ in row] for row in lists()]
+    assert shown == [
+        ["_topic", "mine", "_topic"],
+        ["_state"],
+        ["_topic", "_top", "_topics", "�"],
+        [],
+        [],
+    ]
+    assert lists("nothing", "") == lists()
+    for hidden in (["_topic"], ["_state", "mine"], ["_top", "_top"], names[:5]):
+        expected = [[name for name in row if name not in hidden] for row in shown]
+        assert [[name for name, _ in row] for row in lists(*hidden)] == expected
+    assert lists(*names[:5], "\udcff") == [[]] * 5
+
+
+def test_empty_keys_as_nulls(arrow: ModuleType, labelled: bytes) -> None:
+    def keys(**flags: bool) -> Any:
+        table = arrow.decode_arrow(labelled, 0, len(labelled), 0, 4, ["key", "value"], **flags)
+        return table.column("key").to_pylist()
+
+    assert keys() == keys(empty_key_is_null=False) == [b"", b"", b"k", None]
+    assert keys(empty_key_is_null=True) == [None, None, b"k", None]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"picked": ["a", "b", "c", "d", "e"]}, ValueError, "at most 4 headers can be picked"),
+        ({"picked": ["a", "b", "a"]}, ValueError, "picked only once"),
+        ({"picked": ["a", "key"]}, ValueError, "'key' has the name of a column"),
+        ({"picked": "key"}, TypeError, "picked must be a sequence of names, not one str"),
+        ({"picked": [b"a"]}, TypeError, "name must be a str, not bytes"),
+        ({"picked": ["\udcff"]}, ValueError, "surrogates not allowed"),
+        ({"hidden": [str(n) for n in range(17)]}, ValueError, "at most 16 headers can be hidden"),
+        ({"hidden": "key"}, TypeError, "hidden must be a sequence of names, not one str"),
+        ({"hidden": [b"a"]}, TypeError, "name must be a str, not bytes"),
+    ],
+)
+def test_names_that_cannot_be(
+    arrow: ModuleType, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        arrow.decode_arrow(GOLDEN, 0, 95, **options)
+    if "picked" in options:
+        with pytest.raises(error, match=message):
+            arrow.schema(picked=options["picked"])
+
+
+def test_as_many_names_as_may_be(kernel: Twin, arrow: ModuleType) -> None:
+    headers = {str(n): b"%d" % n for n in range(20)}
+    data = kernel.encode([(b"k", b"v", headers)], NOW).place(0)
+    table = arrow.decode_arrow(
+        data,
+        0,
+        len(data),
+        columns=("value", "headers"),
+        picked=["19", "0", "16", "3"],
+        hidden=[str(n) for n in range(16)],
+    )
+    shown = [(str(n), b"%d" % n) for n in range(16, 20)]
+    assert rows_of(table) == [(b"v", shown, b"19", b"0", b"16", b"3")]
+
+
+def test_a_column_may_be_picked_where_it_is_not_asked_for(kernel: Twin, arrow: ModuleType) -> None:
+    data = kernel.encode([(b"k", b"v", {"key": b"header"})], NOW).place(0)
+    table = arrow.decode_arrow(data, 0, len(data), columns=["value"], picked=["key"])
+    assert rows_of(table) == [(b"v", b"header")]
+
+
 def test_nothing(arrow: ModuleType) -> None:
     table = arrow.decode_arrow(b"", 0, 0)
     assert table.num_rows == 0
     assert table.schema.equals(arrow.schema())
+    table = arrow.decode_arrow(b"", 0, 0, picked=["a"])
+    assert table.num_rows == 0
+    assert table.schema.equals(arrow.schema(picked=["a"]))
 
 
 def test_thousands_of_small_batches(kernel: Twin, arrow: ModuleType) -> None:
@@ -146,6 +287,8 @@ def test_columns_beyond_32_bits(arrow: ModuleType, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(arrow, "_MAX_BYTES", 10)
     with pytest.raises(ValueError, match="pass fewer batches"):
         arrow.decode_arrow(GOLDEN, 0, 95)
+    with pytest.raises(ValueError, match="has 13 bytes"):
+        arrow.decode_arrow(GOLDEN, 0, 95, columns=["value"], picked=["_topic"])
 
 
 def test_measure(kernel: Twin) -> None:
@@ -154,6 +297,48 @@ def test_measure(kernel: Twin) -> None:
         5, 3, 3, 2, 5 + 300, 4, 1 + 1 + 2 + 2, 1 + 0 + 1 + 1
     )
     assert kernel.measure_columns(data, 0, len(data), 12, 13).rows == 1
+
+
+def test_measure_what_is_wanted(kernel: Twin) -> None:
+    data = kernel.encode(RECORDS, NOW).place(10)
+
+    def measured(*wanted: Any) -> Any:
+        return kernel.measure_columns(data, 0, len(data), 0, 99, shapes.Wanted(*wanted))
+
+    fields = (5, 3, 3, 2, 305)
+    name = "é".encode()
+    assert measured(False) == shapes.Sizes(*fields, 0, 0, 0)
+    assert measured(False, (b"a", name)) == shapes.Sizes(*fields, 0, 0, 0, (4, 4), (1, 1))
+    assert measured(True, (), (b"a",)) == shapes.Sizes(*fields, 3, 5, 2)
+    assert measured(True, (name,), (b"a", name)) == shapes.Sizes(*fields, 1, 1, 0, (4,), (1,))
+    assert measured(False, (), (b"a",), True) == shapes.Sizes(5, 4, 3, 2, 305, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "message"),
+    [
+        (shapes.Wanted(picked=tuple(b"abcde"[n : n + 1] for n in range(5))), ValueError, "at most"),
+        (shapes.Wanted(picked=(b"a", b"a")), ValueError, "only once"),
+        (shapes.Wanted(picked=(TEXT,)), TypeError, "must be bytes, not str"),
+        (shapes.Wanted(hidden=(b"a",) * 17), ValueError, "at most 16"),
+        (shapes.Wanted(hidden=(TEXT,)), TypeError, "must be bytes, not str"),
+    ],
+)
+def test_names_that_the_kernel_refuses(
+    kernel: Twin, wanted: shapes.Wanted, error: type[Exception], message: str
+) -> None:
+    outputs = shapes.Outputs(picked=tuple(BIG for _ in wanted.picked))
+    with pytest.raises(error, match=message):
+        kernel.measure_columns(GOLDEN, 0, 95, 0, 99, wanted)
+    with pytest.raises(error, match=message):
+        kernel.fill_columns(GOLDEN, 0, 95, 0, 99, outputs, wanted)
+
+
+def test_an_output_for_each_picked_header(kernel: Twin) -> None:
+    for names, columns in (((b"a",), ()), ((), (BIG,)), ((b"a", b"b"), (BIG,))):
+        outputs = shapes.Outputs(picked=columns)
+        with pytest.raises(ValueError, match=f"{len(names)} headers .* {len(columns)} have"):
+            kernel.fill_columns(GOLDEN, 0, 95, 0, 99, outputs, shapes.Wanted(picked=names))
 
 
 @pytest.mark.parametrize("short", range(13))
@@ -180,6 +365,37 @@ def test_outputs_that_are_too_small(kernel: Twin, short: int) -> None:
         buffers[short] = bytearray(size)
         with pytest.raises(ValueError, match="too small"):
             kernel.fill_columns(data, 0, len(data), 0, MAX_OFFSET, outputs())
+
+
+@pytest.mark.parametrize("short", range(12))
+def test_outputs_for_picked_headers_that_are_too_small(kernel: Twin, short: int) -> None:
+    """All the buffers that there can be, so that one too many would show."""
+    names = (b"a", b"b", "é".encode(), b"none")
+    wanted = shapes.Wanted(True, names)
+    data = kernel.encode(RECORDS, NOW).place(10)
+    sizes = [1, 24, 1] * 4
+    sizes[5] = sizes[11] = 0
+    buffers = [bytearray(size) for size in sizes]
+    large = [shapes.BinaryOut(*(bytearray(999) for _ in range(3))) for _ in range(4)]
+
+    def fill() -> None:
+        outputs = shapes.Outputs(
+            bytearray(40),
+            bytearray(40),
+            large[0],
+            large[1],
+            shapes.HeadersOut(bytearray(24), large[2], large[3]),
+            tuple(shapes.BinaryOut(*buffers[n : n + 3]) for n in range(0, 12, 3)),
+        )
+        kernel.fill_columns(data, 0, len(data), 0, MAX_OFFSET, outputs, wanted)
+
+    fill()
+    assert [bytes(buffers[n]) for n in range(0, 12, 3)] == [b"\4", b"\4", b"\x08", b"\0"]
+    assert [bytes(buffers[n]) for n in range(2, 12, 3)] == [b"1", b"", b"2", b""]
+    for size in {max(sizes[short] - 1, 0), 0} - {sizes[short]}:
+        buffers[short] = bytearray(size)
+        with pytest.raises(ValueError, match="too small"):
+            fill()
 
 
 def table_of(**columns: Any) -> Any:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tailrace.kernel
 from tailrace.kernel import arrow as arrow_module
+from tailrace.kernel.headers import encode_name
 from tailrace.kernel.layout import MAX_SECTION
 from tests.kernel import strategies
 from tests.kernel.twins import NOW, Twin, fields, outcome
@@ -171,3 +172,76 @@ def test_arrow(twins: tuple[Twin, Twin], specs: list[Any], first: int, last: int
     assert results[0].equals(results[1])
     half = len(encoded) // 2
     assert encoded[:half] == encoded[half:]
+
+
+@given(
+    runs=st.lists(
+        st.tuples(
+            st.lists(strategies.labelled, min_size=1, max_size=5),
+            st.integers(0, 3),  # a gap of so many offsets in front of them
+            strategies.codecs,
+        ),
+        max_size=4,
+    ),
+    bounds=st.tuples(st.integers(0, 25), st.integers(0, 30)),
+    columns=st.lists(st.sampled_from(arrow_module.COLUMNS), unique=True),
+    picked=st.lists(strategies.few_names, max_size=4, unique=True),
+    hidden=st.lists(st.one_of(strategies.few_names, strategies.names), max_size=16),
+    empty_key_is_null=st.booleans(),
+)
+def test_arrow_of_what_is_wanted(
+    twins: tuple[Twin, Twin],
+    runs: list[Any],
+    bounds: tuple[int, int],
+    columns: list[str],
+    picked: list[str],
+    hidden: list[str],
+    empty_key_is_null: bool,
+) -> None:
+    """Both give what the records say, whatever is picked, hidden or not asked for."""
+    pytest.importorskip("pyarrow")
+    pure = twins[1]
+    data = bytearray()
+    base = 0
+    for specs, gap, codec in runs:
+        records = [pure.Record(None, *spec) for spec in specs]
+        data += pure.encode(records, NOW, codec).place(base + gap)
+        base += gap + len(specs)
+    expected = []
+    for record in pure.decode(data, 0, len(data), *bounds):
+        row = {
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": (record.key or None) if empty_key_is_null else record.key,
+            "value": record.value,
+            "headers": [
+                {"key": encode_name(name).decode(errors="replace"), "value": value}
+                for name, value in record.headers.pairs
+                if name not in hidden
+            ],
+        }
+        values = [record.headers.get(name) for name in picked]
+        expected.append([*(row[column] for column in columns), *values])
+    tables = []
+    for twin in twins:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tailrace.kernel, "columns", twin.modules[-1])
+            patch.setattr(tailrace.kernel, "inflate", twin.inflate)
+            table = arrow_module.decode_arrow(
+                data,
+                0,
+                len(data),
+                *bounds,
+                columns,
+                picked=picked,
+                hidden=hidden,
+                empty_key_is_null=empty_key_is_null,
+            )
+        table.validate(full=True)
+        assert table.num_rows == len(expected)
+        for place, values in enumerate(expected):
+            assert [column[place].as_py() for column in table.columns] == values
+        for column in table.columns:
+            assert (column.buffers()[0] is not None) == (column.null_count > 0)
+        tables.append(table)
+    assert tables[0].equals(tables[1])

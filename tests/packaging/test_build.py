@@ -107,7 +107,17 @@ def test_wheel_from_source_distribution(tmp_path: Path) -> None:
         members = opened.namelist()
     assert "tailrace/py.typed" in members
     extensions = {Path(name).name.partition(".")[0] for name in members if name.endswith(".so")}
-    assert extensions == {"crc", "s2", "records", "codec", "tally", "columns", "flock", "notes"}
+    assert extensions == {
+        "crc",
+        "s2",
+        "records",
+        "codec",
+        "tally",
+        "filling",
+        "columns",
+        "flock",
+        "notes",
+    }
     compiled_sources = [name for name in members if name.startswith(COMPILED) and ".py" in name]
     assert f"{COMPILED}codec.py" not in compiled_sources
     assert not [name for name in members if name.endswith((".c", ".h", ".pxd"))]

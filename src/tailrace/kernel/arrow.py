@@ -5,10 +5,11 @@ pyarrow is imported on first use; it comes with the extra `arrow`.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace import kernel
+from tailrace.kernel.headers import encode_name
 from tailrace.kernel.layout import MAX_OFFSET, NONE, too_many
 from tailrace.kernel.shapes import (
     Binary,
@@ -18,6 +19,8 @@ from tailrace.kernel.shapes import (
     Integers,
     Outputs,
     Rows,
+    Wanted,
+    check_picked,
 )
 
 if TYPE_CHECKING:
@@ -30,14 +33,19 @@ COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
 _MAX_BYTES: Final = (1 << 31) - 1  # what 32-bit offsets can address
 
 
-def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
+def schema(columns: Sequence[str] = COLUMNS, picked: Sequence[str] = ()) -> pa.Schema:
     """The schema of `decode_arrow`'s result."""
-    return _schema(tuple(columns))
+    _refuse_text(picked, "picked")
+    return _schema(tuple(columns), tuple(picked))
 
 
-@cache
-def _schema(columns: tuple[str, ...]) -> pa.Schema:
+@lru_cache(128)  # any name can be picked, so there is no end of them
+def _schema(columns: tuple[str, ...], picked: tuple[str, ...]) -> pa.Schema:
     lib = _pyarrow()
+    check_picked(_wanted(columns, picked, (), False))
+    both = [name for name in picked if name in columns]
+    if both:
+        raise ValueError(f"the picked header {both[0]!r} has the name of a column")
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise ValueError(f"no such column: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
@@ -54,8 +62,32 @@ def _schema(columns: tuple[str, ...]) -> pa.Schema:
         "value": lib.field("value", lib.binary()),
         "headers": lib.field("headers", lib.list_(lib.field("item", header, nullable=False))),
     }
-    found: pa.Schema = lib.schema([fields[name] for name in columns])
+    found: pa.Schema = lib.schema(
+        [
+            *(fields[name] for name in columns),
+            *(lib.field(name, lib.binary()) for name in picked),
+        ]
+    )
     return found
+
+
+def _refuse_text(names: Sequence[str], parameter: str) -> None:
+    if isinstance(names, str):  # or each of its letters would be a name
+        raise TypeError(f"{parameter} must be a sequence of names, not one str; put it in a list")
+
+
+def _wanted(
+    columns: Sequence[str], picked: Sequence[str], hidden: Sequence[str], empty_key_is_null: bool
+) -> Wanted:
+    _refuse_text(hidden, "hidden")
+    return Wanted("headers" in columns, _on_disk(picked), _on_disk(hidden), bool(empty_key_is_null))
+
+
+def _on_disk(names: Sequence[str]) -> tuple[bytes, ...]:
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name must be a str, not {type(name).__name__}")
+    return tuple(map(encode_name, names))
 
 
 def decode_arrow(
@@ -65,17 +97,31 @@ def decode_arrow(
     first: int = 0,
     last: int = MAX_OFFSET,
     columns: Sequence[str] = COLUMNS,
+    *,
+    picked: Sequence[str] = (),
+    hidden: Sequence[str] = (),
+    empty_key_is_null: bool = False,
 ) -> pa.RecordBatch:
     """The records of a checked region with `first <= offset < last`, only the columns asked for.
 
-    A record without headers has an empty list; header names that are not UTF-8 get U+FFFD.
+    A record without headers has an empty list; header names that are not UTF-8 get U+FFFD. Behind
+    the columns is one for each `picked` header, of its name: the value of a record's first header
+    of that name, null if it has none. The `hidden` ones are left out of the column `headers`. With
+    `empty_key_is_null` a key of no bytes is null, as in queues, which write one for no key.
     """
     lib = _pyarrow()
-    wanted = schema(columns)
+    result = schema(columns, picked)
+    wanted = _wanted(columns, picked, hidden, empty_key_is_null)
     region = kernel.inflate(buf, start, stop)
     size = memoryview(region).nbytes
-    sizes = kernel.columns.measure_columns(region, 0, size, first, last)
-    largest = max(sizes.key_bytes, sizes.value_bytes, sizes.name_bytes, sizes.header_bytes)
+    sizes = kernel.columns.measure_columns(region, 0, size, first, last, wanted)
+    largest = max(
+        sizes.key_bytes,
+        sizes.value_bytes,
+        sizes.name_bytes,
+        sizes.header_bytes,
+        *sizes.picked_bytes,
+    )
     if largest > _MAX_BYTES:
         raise ValueError(
             f"a column of these records has {largest} bytes and Arrow's binary type can hold "
@@ -94,8 +140,12 @@ def decode_arrow(
             _allocate(sizes.headers, 0, sizes.name_bytes),
             _allocate(sizes.headers, 0, sizes.header_bytes),
         )
-    outputs = Outputs(offset, timestamp, key, value, headers)
-    kernel.columns.fill_columns(region, 0, size, first, last, outputs)
+    found = tuple(
+        _allocate(rows, nulls, length)
+        for nulls, length in zip(sizes.null_picked, sizes.picked_bytes, strict=True)
+    )
+    outputs = Outputs(offset, timestamp, key, value, headers, found)
+    kernel.columns.fill_columns(region, 0, size, first, last, outputs, wanted)
 
     arrays: dict[str, Any] = {}
     if offset is not None:
@@ -107,7 +157,7 @@ def decode_arrow(
     if value is not None:
         arrays["value"] = _binary_array(rows, sizes.null_values, value)
     if headers is not None:
-        item = wanted.field("headers").type
+        item = result.field("headers").type
         children = [
             _text_array(sizes.headers, headers.names),
             _binary_array(sizes.headers, 0, headers.values),
@@ -116,9 +166,14 @@ def decode_arrow(
         arrays["headers"] = lib.Array.from_buffers(
             item, rows, [None, headers.offsets], 0, 0, [pairs]
         )
+    made = [arrays[name] for name in columns]
+    made += [
+        _binary_array(rows, nulls, column)
+        for nulls, column in zip(sizes.null_picked, found, strict=True)
+    ]
     batch: pa.RecordBatch
-    if arrays:
-        batch = lib.RecordBatch.from_arrays([arrays[name] for name in columns], schema=wanted)
+    if made:
+        batch = lib.RecordBatch.from_arrays(made, schema=result)
     else:  # a count is an answer, too
         empty = lib.Array.from_buffers(lib.struct([]), rows, [None])
         batch = lib.RecordBatch.from_struct_array(empty)

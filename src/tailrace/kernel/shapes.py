@@ -5,12 +5,17 @@ Nothing here is trusted: a twin checks every offset against the buffer that it p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.kernel.layout import MAX_COUNT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Buffer
+
+MAX_PICKED: Final = 4  # the compiled twin has room for so many
+MAX_HIDDEN: Final = 16
 
 
 class Binary(NamedTuple):
@@ -57,8 +62,24 @@ class Rows(NamedTuple):
     headers: HeaderLists | None = None
 
 
+class Wanted(NamedTuple):
+    """What to make of a region's keys and headers; names are as on disk.
+
+    Measuring and filling must be asked for the same. Whether headers are written is what Outputs
+    say: `headers` only keeps them from being measured.
+    """
+
+    headers: bool = True  # all of them as a column, but for the hidden
+    picked: tuple[bytes, ...] = ()  # each is a column: of the first header of that name, or null
+    hidden: tuple[bytes, ...] = ()
+    empty_key_is_null: bool = False
+
+
+EVERYTHING: Final = Wanted()
+
+
 class Sizes(NamedTuple):
-    """What the decoded columns of a region need."""
+    """What the decoded columns of a region need; headers that are not wanted count as none."""
 
     rows: int
     null_keys: int
@@ -68,6 +89,8 @@ class Sizes(NamedTuple):
     headers: int
     name_bytes: int
     header_bytes: int  # of the headers' values
+    null_picked: tuple[int, ...] = ()  # for each name that is picked
+    picked_bytes: tuple[int, ...] = ()
 
 
 class BinaryOut(NamedTuple):
@@ -94,6 +117,7 @@ class Outputs(NamedTuple):
     key: BinaryOut | None = None
     value: BinaryOut | None = None
     headers: HeadersOut | None = None
+    picked: tuple[BinaryOut, ...] = ()  # for each name that is picked
 
 
 def invalid_column(name: str) -> ValueError:
@@ -109,6 +133,38 @@ def null_header(row: int) -> ValueError:
 def buffers_too_small() -> ValueError:
     """The error for outputs that are smaller than `measure_columns` said."""
     return ValueError("an output buffer is too small for these records; measure them again")
+
+
+def check_names(names: Sequence[bytes], most: int, what: str) -> tuple[bytes, ...]:
+    """`names` of headers if they are bytes and at most so many; nobody can change them then."""
+    checked = tuple(names)
+    if len(checked) > most:
+        raise ValueError(f"at most {most} headers can be {what}, not {len(checked)}")
+    for name in checked:
+        if type(name) is not bytes:
+            raise TypeError(f"the name of a {what} header must be bytes, not {type(name).__name__}")
+    return checked
+
+
+def check_picked(wanted: Wanted) -> tuple[bytes, ...]:
+    """The names of the picked headers."""
+    names = check_names(wanted.picked, MAX_PICKED, "picked")
+    if len(set(names)) < len(names):
+        raise ValueError("a header can be picked only once")
+    return names
+
+
+def check_picked_outputs(outputs: Outputs, names: tuple[bytes, ...]) -> tuple[BinaryOut, ...]:
+    """The outputs for the picked headers: one for each."""
+    columns = tuple(outputs.picked)
+    if len(columns) != len(names):
+        raise ValueError(f"{len(names)} headers are picked, and {len(columns)} have an output")
+    return columns
+
+
+def check_hidden(wanted: Wanted) -> tuple[bytes, ...]:
+    """The names of the hidden headers."""
+    return check_names(wanted.hidden, MAX_HIDDEN, "hidden")
 
 
 def check_max_records(max_records: int) -> int:

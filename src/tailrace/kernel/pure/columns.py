@@ -35,6 +35,7 @@ from tailrace.kernel.pure.records import (
     wrap64,
 )
 from tailrace.kernel.shapes import (
+    EVERYTHING,
     Binary,
     BinaryOut,
     HeaderLists,
@@ -42,8 +43,12 @@ from tailrace.kernel.shapes import (
     Outputs,
     Rows,
     Sizes,
+    Wanted,
     buffers_too_small,
+    check_hidden,
     check_max_records,
+    check_picked,
+    check_picked_outputs,
     invalid_column,
     null_header,
 )
@@ -57,44 +62,67 @@ _LONGEST_VARINT = 10
 
 
 def measure_columns(
-    buf: Buffer, start: int, stop: int, first: int = 0, last: int = MAX_OFFSET
+    buf: Buffer,
+    start: int,
+    stop: int,
+    first: int = 0,
+    last: int = MAX_OFFSET,
+    wanted: Wanted = EVERYTHING,
 ) -> Sizes:
     """What the columns of an uncompressed region need, for `first <= offset < last`."""
+    names, hidden = check_picked(wanted), check_hidden(wanted)
     records = _decode(buf, start, stop, first, last)
-    keys = [record.key for record in records]
+    keys = _keys(records, wanted)
     values = [record.value for record in records]
-    headers = [pair for record in records for pair in split_headers(raw_headers(record))]
+    lists = _lists(records) if wanted.headers or names else []
+    headers = [
+        pair for pairs in lists for pair in pairs if wanted.headers and pair[0] not in hidden
+    ]
+    columns = [_picked(lists, name) for name in names]
     return Sizes(
         len(records),
         keys.count(None),
-        sum(map(len, filter(None, keys))),
+        _total(keys),
         values.count(None),
-        sum(map(len, filter(None, values))),
+        _total(values),
         len(headers),
         sum(len(name) for name, _ in headers),
         sum(len(value) for _, value in headers),
+        tuple(column.count(None) for column in columns),
+        tuple(map(_total, columns)),
     )
 
 
 def fill_columns(
-    buf: Buffer, start: int, stop: int, first: int, last: int, outputs: Outputs
+    buf: Buffer,
+    start: int,
+    stop: int,
+    first: int,
+    last: int,
+    outputs: Outputs,
+    wanted: Wanted = EVERYTHING,
 ) -> None:
     """Write the columns that `outputs` has buffers for; they must be as large as measured."""
+    names, hidden = check_picked(wanted), check_hidden(wanted)
+    targets = check_picked_outputs(outputs, names)
     records = _decode(buf, start, stop, first, last)
     if outputs.offset is not None:
         _write(outputs.offset, array("q", [_int(record.offset) for record in records]))
     if outputs.timestamp is not None:
         _write(outputs.timestamp, array("q", [_int(record.timestamp) for record in records]))
     if outputs.key is not None:
-        _write_binary(outputs.key, [record.key for record in records])
+        _write_binary(outputs.key, _keys(records, wanted))
     if outputs.value is not None:
         _write_binary(outputs.value, [record.value for record in records])
+    lists = _lists(records) if outputs.headers is not None or names else []
     if outputs.headers is not None:
-        lists = [split_headers(raw_headers(record)) for record in records]
-        _write(outputs.headers.offsets, _offsets(map(len, lists)))
-        pairs = [pair for pairs in lists for pair in pairs]
-        _write_binary(outputs.headers.names, [name for name, _ in pairs])
-        _write_binary(outputs.headers.values, [value for _, value in pairs])
+        shown = [[pair for pair in pairs if pair[0] not in hidden] for pairs in lists]
+        _write(outputs.headers.offsets, _offsets(map(len, shown)))
+        headers = [pair for pairs in shown for pair in pairs]
+        _write_binary(outputs.headers.names, [name for name, _ in headers])
+        _write_binary(outputs.headers.values, [value for _, value in headers])
+    for name, target in zip(names, targets, strict=True):
+        _write_binary(target, _picked(lists, name))
 
 
 def encode_columns(table: Rows, now_ms: int, codec: int = NONE) -> Draft:
@@ -156,6 +184,25 @@ def _decode(buf: Buffer, start: int, stop: int, first: int, last: int) -> list[R
         if info.flags & COMPRESSED:
             raise malformed_batch(info.position, STILL_COMPRESSED)
     return decode(buf, start, stop, first, last)
+
+
+def _keys(records: list[Record], wanted: Wanted) -> list[bytes | None]:
+    if wanted.empty_key_is_null:
+        return [record.key or None for record in records]
+    return [record.key for record in records]
+
+
+def _lists(records: list[Record]) -> list[list[tuple[bytes, bytes]]]:
+    return [split_headers(raw_headers(record)) for record in records]
+
+
+def _picked(lists: list[list[tuple[bytes, bytes]]], name: bytes) -> list[bytes | None]:
+    """The value of each record's first header of that name."""
+    return [next((value for known, value in pairs if known == name), None) for pairs in lists]
+
+
+def _total(fields: list[bytes | None]) -> int:
+    return sum(map(len, filter(None, fields)))
 
 
 def _stored(field: bytes | None) -> int:

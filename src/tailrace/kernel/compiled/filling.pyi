@@ -1,0 +1,3 @@
+# The twins have the same functions; these types are the pure one's.
+from tailrace.kernel.pure.columns import fill_columns as fill_columns
+from tailrace.kernel.pure.columns import measure_columns as measure_columns
