@@ -23,8 +23,8 @@ __all__ = ["adopt"]
 
 def adopt(log: Log, pieces: Sequence[Piece], *, producer: str, sequence: int) -> Receipt:
     """Append what was staged, all of it or nothing, unless this producer's sequence is in the log
-    already: then the receipt is that of the first time. Each piece begins with a record that names
-    both, in the headers of an idempotent append."""
+    already: then the receipt is that of the first time. The first record of some batch names both,
+    in the headers of an idempotent append."""
     if not pieces:
         raise ValueError("there is nothing to adopt")
     producer, sequence = checked_sequence(producer, sequence)

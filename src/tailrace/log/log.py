@@ -407,32 +407,29 @@ class Log:
         *,
         timestamp: int | None = None,
         columns: Sequence[str] | None = None,
+        **choice: Any,
     ) -> Iterator[pa.RecordBatch]:
         """Arrow record batches with the columns asked for, of offset, timestamp, key, value and
-        headers (all by default)."""
+        headers (all by default); `choice` is what else `decode_arrow` can be asked for."""
         from tailrace.kernel import arrow
 
         chosen = arrow.COLUMNS if columns is None else columns
         arrow.schema(chosen)  # refuses an unknown name now, not at the first batch
         view, first, last = self._range(start, end, timestamp)
-        return self._arrow_batches(view, first, last, chosen)
+        return self._arrow_batches(view, first, last, chosen, choice)
 
     def _arrow_batches(
-        self, view: View, first: int, last: int, columns: Sequence[str]
+        self, view: View, first: int, last: int, columns: Sequence[str], choice: dict[str, Any]
     ) -> Iterator[pa.RecordBatch]:
-        from tailrace.kernel import arrow
+        from tailrace.kernel.arrow import decode_arrow
 
         for region in self._observer.reader.regions(view, first, last):
             data = region.data
             try:
-                decoded = [arrow.decode_arrow(data, 0, len(data), first, last, columns)]
+                decoded = [decode_arrow(data, 0, len(data), first, last, columns, **choice)]
             except TooLarge:  # compressed so well that together they are too much
-                decoded = [
-                    arrow.decode_arrow(
-                        data, info.position, info.position + info.size, first, last, columns
-                    )
-                    for info in batches(data, 0, len(data))
-                ]
+                ranges = ((i.position, i.position + i.size) for i in batches(data, 0, len(data)))
+                decoded = [decode_arrow(data, *r, first, last, columns, **choice) for r in ranges]
             yield from (batch for batch in decoded if batch.num_rows)
 
     def offset_at(self, timestamp: int) -> int:

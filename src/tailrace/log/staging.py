@@ -47,8 +47,7 @@ class Stage:
 
     def add(self, draft: Draft) -> None:
         """Write a batch."""
-        current = self._current
-        if self._file is not None and current.size + draft.size > self._segment_bytes:
+        if self._file is not None and self._current.size + draft.size > self._segment_bytes:
             self._end_file()
         if self._file is None:
             name = f"{self._transaction}/{secrets.token_hex(8)}.seg"

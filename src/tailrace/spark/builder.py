@@ -1,0 +1,113 @@
+"""Tables for people: say what is wanted, word by word, and get a DataFrame."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import ConfigError
+from tailrace.spark.columns import COLUMNS, HEADERS_AS
+from tailrace.spark.planning import Place
+from tailrace.units import parse_duration
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Table", "make_views"]
+
+
+class Table:
+    """A queue as a table. Each word gives a new one, so one can be kept and gone on from.
+
+    `df()` is a snapshot, taken when it is first used: for what has come since, call it again.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        queue: str,
+        options: dict[str, str] | None = None,
+        columns: tuple[str, ...] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._path = path
+        self._queue = queue
+        self._options = options or {}
+        self._columns = columns
+
+    def _with(self, **options: Any) -> Table:
+        given = {**self._options, **{name: str(value) for name, value in options.items()}}
+        return Table(self._spark, self._path, self._queue, given, self._columns)
+
+    def since(self, when: str | int | datetime) -> Table:
+        """Only messages from then on: how long ago ("2h"), a time, or milliseconds since 1970."""
+        return self._with(startingTimestamp=_moment(when, "since"), exactTimestamps="true")
+
+    def until(self, when: str | int | datetime) -> Table:
+        """Only messages from before then."""
+        return self._with(endingTimestamp=_moment(when, "until"), exactTimestamps="true")
+
+    def offsets(self, first: int | None = None, last: int | None = None) -> Table:
+        """Only those at `first <= offset < last`."""
+        table = self
+        if first is not None:
+            table = table._with(startingOffsets=json.dumps({self._queue: first}))
+        if last is not None:
+            table = table._with(endingOffsets=json.dumps({self._queue: last}))
+        return table
+
+    def keys(self, *keys: str) -> Table:
+        """Only messages with one of these keys."""
+        return self._with(keys=json.dumps(keys))
+
+    def filter(self, pattern: str) -> Table:
+        """Only messages whose routing key matches, as in `consume`."""
+        return self._with(filter=pattern)
+
+    def columns(self, *names: str) -> Table:
+        """Only these columns. The others are not even decoded, which `select` cannot see to."""
+        for name in names:
+            if name not in COLUMNS:
+                raise ConfigError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+        return Table(self._spark, self._path, self._queue, self._options, names)
+
+    def option(self, name: str, value: Any) -> Table:
+        """Any option of `format("tailrace")`."""
+        return self._with(**{name: str(value).lower() if isinstance(value, bool) else value})
+
+    def df(self) -> DataFrame:
+        """The DataFrame."""
+        reader = self._spark.read.format("tailrace").option("path", self._path)
+        reader = reader.option("queue", self._queue).options(**self._options)
+        if self._columns is not None:
+            headers = HEADERS_AS[self._options.get("headers", "array")]
+            kinds = {**COLUMNS, "headers": headers}
+            reader = reader.schema(", ".join(f"{name} {kinds[name]}" for name in self._columns))
+        return reader.load()
+
+
+def _moment(when: str | int | datetime, word: str) -> int:
+    if isinstance(when, bool) or not isinstance(when, str | int | datetime):
+        raise TypeError(f"{word} takes a time, or how long ago, not {when!r}")
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise ConfigError(f"{word}: {when} has no time zone")
+        return round(when.timestamp() * 1000)
+    if isinstance(when, int):
+        return when
+    try:
+        return _moment(datetime.fromisoformat(when), word)
+    except ValueError:
+        return time.time_ns() // 1_000_000 - parse_duration(when, word)
+
+
+def make_views(spark: SparkSession, path: str) -> list[str]:
+    """A temporary view for each queue."""
+    names = sorted(Place(path).queues())
+    for name in names:
+        reader = spark.read.format("tailrace").option("path", path).option("queue", name)
+        reader.option("includeHeaders", "true").load().createOrReplaceTempView(f"`{name}`")
+    return names

@@ -1,0 +1,258 @@
+"""The columns of a queue as a Spark table, and how a region of a log becomes a batch of rows.
+
+The names are those of Spark's Kafka source, where it has one, and ours. Only what is asked for is
+decoded, in the kernel; what is made of it here is made a column at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+
+from tailrace.errors import ConfigError
+from tailrace.queue.addresses import ROOT
+from tailrace.queue.topics import matches
+
+if TYPE_CHECKING:
+    from tailrace.log.log import Log
+
+pc: Any = pyarrow.compute  # its stubs know few of these calls
+
+__all__ = ["COLUMNS", "HEADERS_AS", "Projection", "Rows", "ddl"]
+
+# As Spark writes their types, which is how a user's schema is compared.
+COLUMNS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "",  # as one of those below
+    "queue": "string",
+    "routing_key": "string",
+    "message_id": "string",
+    "expires_at": "timestamp",
+}
+HEADERS_AS: Final = {
+    "array": "array<struct<key:string,value:binary>>",
+    "map": "map<string,binary>",
+}
+
+# Headers that are columns of their own, or of no use to anybody who reads rows.
+_OURS: Final = ("_topic", "_id", "_state", "_expires_at", "_for_group", "_producer", "_sequence")
+
+_TIME: Final = pa.timestamp("us", "UTC")
+_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_TYPES: Final = {
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "timestamp": _TIME,
+    HEADERS_AS["array"]: pa.list_(_HEADER),
+    HEADERS_AS["map"]: pa.map_(pa.string(), pa.binary()),
+}
+
+
+def ddl(*, has_headers: bool, headers_as: str) -> str:
+    """The schema of a table from which nothing was left out."""
+    kinds = {**COLUMNS, "headers": HEADERS_AS[headers_as]}
+    return ", ".join(f"{n} {kind}" for n, kind in kinds.items() if has_headers or n != "headers")
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Which columns, in which order, and of which types. Picklable: it goes to the executors."""
+
+    kinds: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, schema: Any) -> Projection:
+        """Of a Spark schema: that of the table, or what a user has made of it."""
+        kinds = []
+        for field in schema.fields:
+            kind = field.dataType.simpleString()
+            if field.name not in COLUMNS:
+                raise ConfigError(
+                    f"the schema: there is no column {field.name!r}; there are {', '.join(COLUMNS)}"
+                )
+            allowed = tuple(HEADERS_AS.values()) if field.name == "headers" else ()
+            if kind not in (allowed or (COLUMNS[field.name],)):
+                wanted = " or ".join(allowed or (COLUMNS[field.name],))
+                raise ConfigError(f"the schema: the column {field.name!r} is {wanted}, not {kind}")
+            kinds.append((field.name, kind))
+        return cls(tuple(kinds))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.kinds]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(name, _TYPES[kind]) for name, kind in self.kinds])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of a range of offsets: of some keys, with a routing key that matches, or of a
+    time. `None` is all of them. Picklable."""
+
+    keys: tuple[bytes, ...] | None = None
+    pattern: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    @property
+    def needs(self) -> set[str]:
+        """The columns that tell."""
+        found = set()
+        if self.keys is not None:
+            found.add("key")
+        if self.pattern is not None:
+            found.add("routing_key")
+        if self.since_ms is not None or self.until_ms is not None:
+            found.add("timestamp")
+        return found
+
+
+class Decoder:
+    """Batches of one queue's log as a projection has them. Of one task, so not thread-safe."""
+
+    def __init__(self, queue: str, projection: Projection, rows: Rows) -> None:
+        self._queue = queue
+        self._projection = projection
+        self._rows = rows
+        self._schema = projection.schema
+        wanted = {*projection.names, *rows.needs}
+        sources = {
+            "offset": wanted & {"offset", "message_id"},
+            "timestamp": wanted & {"timestamp"},
+            "key": wanted & {"key"},
+            "value": wanted & {"value"},
+            "headers": wanted & {"headers"},
+        }
+        self._columns = [name for name, needed in sources.items() if needed]
+        self._picked = [
+            *(["_topic"] if wanted & {"topic", "routing_key"} else []),
+            *(["_expires_at"] if "expires_at" in wanted else []),
+        ]
+        self._known: dict[str, bool] = {}  # which routing keys match
+
+    def read(self, log: Log, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """What is there of a range of offsets."""
+        decoded = log.read_arrow(
+            first,
+            last,
+            columns=self._columns,
+            picked=self._picked,
+            hidden=_OURS,
+            empty_key_is_null=True,
+        )
+        for batch in decoded:
+            made = self._make(batch)
+            if made.num_rows:
+                yield made
+
+    def _make(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        made: dict[str, Any] = {}
+        for name in {*self._projection.names, *self._rows.needs}:
+            made[name] = self._column(name, batch)
+        kept = self._kept(made)
+        arrays = [made[name] for name in self._projection.names]
+        if not arrays:  # a count is an answer, too
+            rows = batch.num_rows if kept is None else kept.true_count
+            empty: Any = pa.array([{}] * rows, pa.struct([]))
+            return pa.RecordBatch.from_struct_array(empty)
+        found = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return found if kept is None else found.filter(kept)
+
+    def _column(self, name: str, batch: pa.RecordBatch) -> Any:
+        rows = batch.num_rows
+        match name:
+            case "key" | "value" | "offset":
+                return batch.column(name)
+            case "timestamp":
+                return _time(batch.column("timestamp"))
+            case "expires_at":
+                return _time(_numbers(batch.column("_expires_at")))
+            case "partition" | "timestampType":
+                return pa.repeat(pa.scalar(0, pa.int32()), rows)
+            case "queue":
+                return pa.repeat(pa.scalar(self._queue, pa.string()), rows)
+            case "message_id":
+                return pc.binary_join_element_wise(
+                    self._queue, batch.column("offset").cast(pa.string()), ":"
+                )
+            case "topic":
+                return _text(batch.column("_topic"))
+            case "routing_key":
+                return self._routing_key(_text(batch.column("_topic")))
+            case _:
+                return self._headers(batch.column("headers"))
+
+    def _routing_key(self, topic: Any) -> Any:
+        root = f"{ROOT}/{self._queue}/"
+        behind = pc.utf8_slice_codeunits(topic, len(root))
+        return pc.if_else(pc.fill_null(pc.starts_with(topic, root), False), behind, "")
+
+    def _headers(self, lists: Any) -> Any:
+        """As the kernel gives them they cannot be null, and Spark's may be."""
+        names, values = lists.values.flatten()
+        if dict(self._projection.kinds)["headers"] == HEADERS_AS["map"]:
+            return pa.MapArray.from_arrays(lists.offsets, names, values)
+        pairs = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
+        return pa.ListArray.from_arrays(lists.offsets, pairs)
+
+    def _kept(self, made: dict[str, Any]) -> Any:
+        """Which rows are wanted; `None` if all are."""
+        rows, masks = self._rows, []
+        if rows.keys is not None:
+            masks.append(pc.is_in(made["key"], pa.array(rows.keys, pa.binary())))
+        if rows.pattern is not None:
+            masks.append(self._matching(made["routing_key"], rows.pattern))
+        if rows.since_ms is not None:
+            masks.append(pc.greater_equal(made["timestamp"], _moment(rows.since_ms)))
+        if rows.until_ms is not None:
+            masks.append(pc.less(made["timestamp"], _moment(rows.until_ms)))
+        kept = None
+        for mask in masks:
+            kept = mask if kept is None else pc.and_(kept, mask)
+        return kept
+
+    def _matching(self, routing_keys: Any, pattern: str) -> Any:
+        """There are few different ones, mostly, and each is looked at once."""
+        for key in pc.unique(routing_keys).to_pylist():
+            if key not in self._known:
+                self._known[key] = matches(f"/{pattern}", f"/{key}" if key else "")
+        fitting = [key for key, fits in self._known.items() if fits]
+        return pc.is_in(routing_keys, pa.array(fitting, pa.string()))
+
+
+def _time(milliseconds: Any) -> Any:
+    return pc.multiply(milliseconds, 1000).view(_TIME)
+
+
+def _moment(milliseconds: int) -> Any:
+    return pa.scalar(milliseconds * 1000, _TIME)
+
+
+def _numbers(column: Any) -> Any:
+    """Milliseconds as text; null where it is no number."""
+    is_number = pc.match_substring_regex(column, rb"\A[0-9]{1,18}\z")
+    return pc.if_else(is_number, column, None).cast(pa.string()).cast(pa.int64())
+
+
+def _text(column: Any) -> Any:
+    """Bytes as text. Others may have written what is no UTF-8."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        values: Sequence[bytes | None] = column.to_pylist()
+        texts = [None if value is None else value.decode(errors="replace") for value in values]
+        return pa.array(texts, pa.string())

@@ -1,0 +1,218 @@
+"""Rows of a DataFrame to the records of messages, a column at a time.
+
+A message's record has headers of ours in front of the publisher's (`queue/message.py`). Where they
+are the same for every row, which they mostly are, they are made once; where a column has a say they
+are made by sorting the parts of all lists by row, with no loop over rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+
+from tailrace.errors import ConfigError
+from tailrace.queue.addresses import address_of
+from tailrace.queue.message import EXPIRES, ID, STATE, TOPIC
+
+pc: Any = pyarrow.compute  # its stubs know few of these calls
+
+__all__ = ["IGNORED", "Encoder", "check_schema"]
+
+_BYTES: Final = ("binary", "string")
+_HEADERS: Final = (
+    "map<string,binary>",
+    "map<string,string>",
+    "array<struct<key:string,value:binary>>",
+    "array<struct<key:string,value:string>>",
+)
+_TAKES: Final = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "headers": _HEADERS,
+    "timestamp": ("timestamp", "timestamp_ntz", "bigint"),
+    "queue": ("string",),
+    "topic": ("string",),
+    "routing_key": ("string",),
+    "message_id": ("string",),
+    "expires_at": ("timestamp", "bigint"),
+    "ttl": ("int", "bigint", "double", "float"),
+}
+# What a table has that is read, so that it can be written as it is.
+IGNORED: Final = ("offset", "partition", "timestampType")
+
+_PAIR: Final[Any] = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+_NUMBER: Final = b"0"  # stands where a publisher without ids of its own would count
+
+
+def check_schema(schema: Any) -> list[str]:
+    """The names of the columns that count; `ConfigError` names one that is wrong."""
+    names = []
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if field.name in IGNORED:
+            continue
+        if field.name not in _TAKES:
+            raise ConfigError(
+                f"the column {field.name!r} is unknown; a queue takes {', '.join(_TAKES)}"
+            )
+        if kind not in _TAKES[field.name]:
+            raise ConfigError(
+                f"the column {field.name!r} is {kind}; it has to be "
+                f"{' or '.join(_TAKES[field.name])}"
+            )
+        if field.name in names:
+            raise ConfigError(f"the column {field.name!r} is there twice")
+        names.append(field.name)
+    if "value" not in names:
+        raise ConfigError("there is no column 'value'; give one that name, as binary or string")
+    return names
+
+
+class Encoder:
+    """Makes batches as the log takes them (`value`, `key`, `timestamp`, `headers`) of those of one
+    queue. Not thread-safe."""
+
+    def __init__(self, queue: str, ttl_ms: int, now_ms: int) -> None:
+        """`ttl_ms`: how long messages of the queue live that say nothing of it; 0 for ever."""
+        self._queue = queue
+        self._ttl_ms = ttl_ms
+        self._now_ms = now_ms
+        self._constant: Any = None
+
+    def records(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = {name: rows.column(name) for name in rows.schema.names}
+        made: dict[str, Any] = {
+            "value": columns["value"],
+            "headers": self._headers(columns, rows.num_rows),
+        }
+        if "key" in columns:
+            made["key"] = pc.fill_null(columns["key"].cast(pa.binary()), b"")
+        else:  # a message without a key has an empty one
+            made["key"] = pa.repeat(pa.scalar(b"", pa.binary()), rows.num_rows)
+        if "timestamp" in columns:
+            made["timestamp"] = _milliseconds(columns["timestamp"])
+        return pa.RecordBatch.from_pydict(made)
+
+    # --- headers ----------------------------------------------------------------------------
+
+    def _headers(self, columns: dict[str, Any], rows: int) -> Any:
+        varies = columns.keys() & {
+            "headers",
+            "topic",
+            "routing_key",
+            "message_id",
+            "expires_at",
+            "ttl",
+        }
+        if not varies:
+            if self._constant is None or len(self._constant) < rows:
+                self._constant = _lists(self._parts({}, rows), rows)
+            return self._constant.slice(0, rows)
+        return _lists(self._parts(columns, rows), rows)
+
+    def _parts(self, columns: dict[str, Any], rows: int) -> list[_Part]:
+        """The headers in the order in which each row has them."""
+        every = pa.array(range(rows), pa.int64())
+        topic = self._topic(columns, rows)
+        parts = [_Part.of(TOPIC, topic, every)]
+        given = columns.get("message_id")
+        if given is not None:
+            parts.append(_Part.of(ID, given, every))
+        parts.append(_Part.of(STATE, pa.repeat(pa.scalar(b"queued", pa.binary()), rows), every))
+        number = pa.repeat(pa.scalar(_NUMBER, pa.binary()), rows)
+        if given is not None:  # only where none was given
+            number = pc.if_else(pc.is_null(given), number, pa.scalar(None, pa.binary()))
+        parts.append(_Part.of(ID, number, every))
+        expires = self._expiry(columns, rows)
+        if expires is not None:
+            parts.append(_Part.of(EXPIRES, expires.cast(pa.string()), every))
+        if "headers" in columns:
+            parts.append(_given(columns["headers"]))
+        return parts
+
+    def _topic(self, columns: dict[str, Any], rows: int) -> Any:
+        address = pa.repeat(pa.scalar(address_of(self._queue), pa.string()), rows)
+        if "routing_key" in columns:
+            keys = columns["routing_key"]
+            longer = pc.binary_join_element_wise(address_of(self._queue), keys, "/")
+            has_key = pc.fill_null(pc.greater(pc.binary_length(keys), 0), False)
+            address = pc.if_else(has_key, longer, address)
+        if "topic" in columns:
+            address = pc.coalesce(columns["topic"], address)
+        return address
+
+    def _expiry(self, columns: dict[str, Any], rows: int) -> Any:
+        """In milliseconds; null for ever."""
+        found = None
+        if self._ttl_ms:
+            found = pa.repeat(pa.scalar(self._now_ms + self._ttl_ms, pa.int64()), rows)
+        if "ttl" in columns:  # in seconds, and 0 is for ever
+            ttl_ms = pc.multiply(columns["ttl"].cast(pa.float64()), 1000.0)
+            until = pc.add(pc.round(ttl_ms).cast(pa.int64()), self._now_ms)
+            never = pc.if_else(pc.equal(columns["ttl"], 0), None, until)
+            found = never if found is None else pc.if_else(pc.is_null(until), found, never)
+        if "expires_at" in columns:
+            given = _milliseconds(columns["expires_at"])
+            found = given if found is None else pc.coalesce(given, found)
+        return found
+
+
+class _Part:
+    """Names and values of headers, and the rows that they belong to."""
+
+    def __init__(self, names: Any, values: Any, rows: Any) -> None:
+        self.names = names
+        self.values = values
+        self.rows = rows
+
+    @classmethod
+    def of(cls, name: str, values: Any, rows: Any) -> _Part:
+        """One header, in the rows where its value is not null."""
+        values = values.cast(pa.binary())
+        if values.null_count:
+            there = pc.is_valid(values)
+            values, rows = values.filter(there), rows.filter(there)
+        return cls(pa.repeat(pa.scalar(name, pa.string()), len(values)), values, rows)
+
+
+def _given(lists: Any) -> _Part:
+    """The publisher's own."""
+    if pa.types.is_map(lists.type):
+        lists = lists.cast(
+            pa.list_(pa.struct([("key", pa.string()), ("value", lists.type.item_type)]))
+        )
+    rows = pc.list_parent_indices(lists).cast(pa.int64())
+    names, values = pc.list_flatten(lists).flatten()
+    reserved = pc.fill_null(pc.starts_with(names, "_"), False)
+    if pc.any(reserved).as_py():
+        name = names.filter(reserved)[0].as_py()
+        raise ConfigError(f"the header {name!r}: names that begin with '_' are reserved")
+    if names.null_count or values.null_count:
+        raise ConfigError("a header whose name or value is null; leave it out of the map")
+    return _Part(names.cast(pa.string()), values.cast(pa.binary()), rows)
+
+
+def _lists(parts: list[_Part], rows: int) -> Any:
+    """All of it by row, in the order of the parts."""
+    names = pa.concat_arrays([part.names for part in parts])
+    values = pa.concat_arrays([part.values for part in parts])
+    owners = pa.concat_arrays([part.rows for part in parts])
+    order = pc.array_sort_indices(owners)  # stable
+    pairs = pa.StructArray.from_arrays([names.take(order), values.take(order)], fields=_PAIR)
+    counts = pc.value_counts(owners.take(order))  # each row has some, so they are in order
+    ends = pc.cumulative_sum(counts.field(1)).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    assert len(ends) == rows
+    return pa.ListArray.from_arrays(offsets, pairs)
+
+
+def _milliseconds(column: Any) -> Any:
+    if pa.types.is_timestamp(column.type):
+        return (
+            pc.floor_temporal(column, unit="millisecond")
+            .cast(pa.timestamp("ms", column.type.tz), safe=False)
+            .cast(pa.int64())
+        )
+    return column.cast(pa.int64())

@@ -1,0 +1,256 @@
+"""What may be said with `.option(…)`, read once and refused by name.
+
+Names are those of Spark's Kafka source where it has one. They come in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from tailrace.errors import ConfigError
+from tailrace.queue.topics import check_filter
+from tailrace.spark.columns import HEADERS_AS, Rows
+from tailrace.units import parse_size
+
+__all__ = ["SinkOptions", "SourceOptions", "Start"]
+
+_SOURCE: Final = (
+    "path",
+    "queue",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "exactTimestamps",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "headers",
+    "keys",
+    "filter",
+    "splitBytes",
+    "group",
+)
+_SINK: Final = ("path", "queue", "topic", "txnId", "checkpointLocation")
+_SPLIT_BYTES: Final = 64 << 20
+_AT_ONCE: Final = 5_000_000
+
+Start = str | dict[str, int]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Of a table that is read. Picklable."""
+
+    path: str
+    queues: tuple[str, ...] = ()
+    pattern: str | None = None  # of the names of queues, instead
+    start: Start = "earliest"
+    end: Start = "latest"
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    most: int | None = None  # offsets in one trigger
+    min_partitions: int | None = None
+    fail_on_loss: bool = True
+    has_headers: bool = False
+    headers_as: str = "array"
+    split_bytes: int = _SPLIT_BYTES
+    group: str | None = None
+    rows: Rows = field(default_factory=Rows)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, is_stream: bool = False) -> SourceOptions:
+        """`is_stream`: it goes on, so it has no end, and begins with what comes."""
+        options = _known(given, _SOURCE, "reading")
+        queues, pattern = _queues(options)
+        for name in ("endingOffsets", "endingTimestamp") if is_stream else ():
+            if name in options:
+                raise ConfigError(f"{name}: a stream has no end; leave it out")
+        starting = _time(options, "startingTimestamp")
+        ending = _time(options, "endingTimestamp")
+        is_exact = _truth(options, "exactTimestamps", False)
+        keys, routing = options.get("keys"), options.get("filter")
+        if routing is not None:
+            check_filter(routing)
+        most = _whole(options, "maxOffsetsPerTrigger")
+        return cls(
+            path=options["path"],
+            queues=queues,
+            pattern=pattern,
+            start=_offsets(options, "startingOffsets", "latest" if is_stream else "earliest"),
+            end=_offsets(options, "endingOffsets", "latest"),
+            starting_ms=starting,
+            ending_ms=ending,
+            most=(_AT_ONCE if is_stream else None) if most is None else most,
+            min_partitions=_whole(options, "minPartitions"),
+            fail_on_loss=_truth(options, "failOnDataLoss", True),
+            has_headers=_truth(options, "includeHeaders", False),
+            headers_as=_word(options, "headers", tuple(HEADERS_AS), "array"),
+            split_bytes=_size(options, "splitBytes", _SPLIT_BYTES),
+            group=options.get("group"),
+            rows=Rows(
+                None if keys is None else _keys(keys),
+                routing,
+                starting if is_exact else None,
+                ending if is_exact else None,
+            ),
+        )
+
+    def chosen(self, names: Iterable[str]) -> list[str]:
+        """Which of the queues that there are."""
+        there = set(names)
+        if self.pattern is not None:
+            return sorted(name for name in there if re.fullmatch(self.pattern, name))
+        for name in self.queues:
+            if name not in there:
+                known = f"there are {', '.join(sorted(there))}" if there else "it has none"
+                raise ConfigError(f"queue: the store in {self.path} has no {name!r}; {known}")
+        return list(self.queues)
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Of a table that is written to. Picklable."""
+
+    path: str
+    queue: str | None = None  # else the column of that name, or `topic`, tells
+    topic: str | None = None
+    txn: str | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SinkOptions:
+        options = _known(given, _SINK, "writing")
+        if "queue" in options and "topic" in options:
+            raise ConfigError("queue, topic: name the queue or the topic, not both")
+        return cls(
+            options["path"], options.get("queue"), options.get("topic"), options.get("txnId")
+        )
+
+
+def _known(given: Mapping[str, str], names: tuple[str, ...], what: str) -> dict[str, str]:
+    """By the names as they are written here."""
+    by_lower = {name.lower(): name for name in names}
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        known = by_lower.get(name.lower())
+        if known is None:
+            raise ConfigError(f"{name}: unknown option; {what} takes {', '.join(names)}")
+        options[known] = value
+    if not options.get("path"):
+        raise ConfigError('path: name the folder of the store: .option("path", "data")')
+    return options
+
+
+def _queues(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    given = [name for name in ("queue", "subscribe", "subscribePattern") if name in options]
+    if len(given) != 1:
+        raise ConfigError(
+            "queue: name one queue (queue), several (subscribe, with commas), or a pattern of "
+            f"their names (subscribePattern): {' and '.join(given) or 'none of them'} is given"
+        )
+    [name] = given
+    if name == "queue":
+        return (options[name],), None
+    if name == "subscribe":
+        names = tuple(part.strip() for part in options[name].split(",") if part.strip())
+        if not names:
+            raise ConfigError("subscribe: it names no queue")
+        return names, None
+    try:
+        re.compile(options[name])
+    except re.error as error:
+        raise ConfigError(f"subscribePattern: {options[name]!r}: {error}") from None
+    return (), options[name]
+
+
+def _offsets(options: Mapping[str, str], name: str, default: str) -> Start:
+    """A word; or offsets by queue, as `{"orders": 5}`, or as Kafka has them, `{"orders": {"0":
+    5}}`. -2 is the earliest and -1 the latest."""
+    text = options.get(name, default)
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        document = json.loads(text)
+        found = {
+            queue: int(offset["0"] if isinstance(offset, dict) else offset)
+            for queue, offset in document.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError(
+            f"{name}: expected 'earliest', 'latest' or JSON such as {{\"orders\": 5}}, got {text!r}"
+        ) from None
+    for queue, offset in found.items():
+        if offset < -2:
+            raise ConfigError(f"{name}: the offset {offset} of {queue!r} is negative")
+    return found
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    """Milliseconds since 1970, or an ISO time."""
+    text = options.get(name)
+    if text is None:
+        return None
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{name}: expected milliseconds since 1970 or a time such as 2026-01-31T12:00:00+00:00"
+            f", got {text!r}"
+        ) from None
+    if moment.tzinfo is None:
+        raise ConfigError(f"{name}: {text!r} has no time zone; write {text}+00:00 for UTC")
+    return round(moment.timestamp() * 1000)
+
+
+def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name}: expected true or false, got {text!r}")
+    return text == "true"
+
+
+def _whole(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.isdigit() or not int(text):
+        raise ConfigError(f"{name}: expected a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _size(options: Mapping[str, str], name: str, default: int) -> int:
+    size = parse_size(options[name], name) if name in options else default
+    if size < 1:
+        raise ConfigError(f"{name}: expected a size above 0, got {options[name]!r}")
+    return size
+
+
+def _word(options: Mapping[str, str], name: str, words: tuple[str, ...], default: str) -> str:
+    word = options.get(name, default).lower()
+    if word not in words:
+        raise ConfigError(f"{name}: expected {' or '.join(words)}, got {word!r}")
+    return word
+
+
+def _keys(text: str) -> tuple[bytes, ...]:
+    """A JSON list, or names with commas."""
+    if text.lstrip().startswith("["):
+        try:
+            found: Any = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"keys: no JSON list: {error}") from None
+        if not all(isinstance(key, str) for key in found):
+            raise ConfigError(f"keys: expected a list of strings, got {text!r}")
+    else:
+        found = [part.strip() for part in text.split(",")]
+    return tuple(key.encode() for key in found)

@@ -1,0 +1,179 @@
+"""Which part of which log each task reads.
+
+A plan lists the folder and, where a range begins or ends inside a segment, looks into its index;
+no record is read. Splits are cut where batches begin, and small ones are put together: a task costs
+as much as some megabytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tailrace.errors import ConfigError, Corrupt, OffsetOutOfRange, TailraceError
+from tailrace.log.fs import OsFileSystem
+from tailrace.log.log import Log
+from tailrace.queue.layout import Layout, find_root
+from tailrace.queue.registry import Registry
+from tailrace.queue.settings import QueueSettings
+from tailrace.spark.columns import Decoder, Projection, Rows
+
+__all__ = ["Place", "Range", "Split", "cut", "pack", "read"]
+
+
+class Range(NamedTuple):
+    """Offsets `first <= o < last` of a queue, which take so many bytes. The incarnation tells it
+    from another queue of the same name."""
+
+    queue: str
+    incarnation: str
+    first: int
+    last: int
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Split:
+    """What one task reads."""
+
+    ranges: tuple[Range, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.ranges)
+
+
+class Place:
+    """A store, to look at: nothing in it is written, made or locked."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fs = OsFileSystem()
+        root = find_root(self._fs, path)
+        if not os.path.isdir(root):
+            raise ConfigError(
+                f"path: there is no store in {os.path.abspath(path)} on {socket.gethostname()}. If "
+                "it is there on the driver's machine: driver and executors have to see it under "
+                "the same path"
+            )
+        self._root = root
+        self._layout = Layout(self._fs, root)
+
+    def queues(self) -> Mapping[str, QueueSettings]:
+        with Registry(self._fs, self._root, read_only=True).open() as registry:
+            return registry.current()
+
+    @contextlib.contextmanager
+    def log(self, queue: str) -> Iterator[Log | None]:
+        """The log of a queue; `None` if nobody has used it yet."""
+        try:
+            log = Log(self._layout.segments(queue), read_only=True)
+        except (FileNotFoundError, NotADirectoryError):
+            yield None
+            return
+        with log:
+            yield log
+
+    def folder(self, queue: str) -> str:
+        return self._layout.segments(queue)
+
+    def check_same(self, queue: str, incarnation: str) -> None:
+        """Refuse a queue that is not the one that was meant."""
+        found = self.queues().get(queue)
+        if found is None:
+            raise TailraceError(f"the queue {queue!r} of {self.path} was deleted meanwhile")
+        if found.incarnation != incarnation:
+            raise TailraceError(
+                f"the queue {queue!r} of {self.path} was deleted and made anew: offsets of the old "
+                "one mean nothing in it. Load the table again; a streaming query needs a new "
+                "checkpoint"
+            )
+
+
+def cut(log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int) -> Iterator[Range]:
+    """A range in pieces of about this size, or smaller ones where segments are."""
+    view, first, last = log._range(first, last, None)
+    catalog = log._observer.catalog
+    ends = [*(extent.base for extent in view.extents[1:]), view.end]
+    for extent, end in zip(view.extents, ends, strict=True):
+        if end <= first or extent.base >= last or not extent.size:
+            continue
+        is_whole = extent.base >= first and end <= last
+        if is_whole and extent.size <= split_bytes:
+            yield Range(queue.name, queue.incarnation, extent.base, end, extent.size)
+            continue
+        entries = catalog.facts(extent).offsets.entries()
+        offsets = [offset for offset, _ in entries]
+        positions = [position for _, position in entries]
+        low, high = max(first, extent.base), min(last, end)
+        start = positions[max(bisect_left(offsets, low + 1) - 1, 0)] if entries else 0
+        behind = bisect_left(offsets, high)
+        stop = positions[behind] if behind < len(positions) else extent.size
+        while low < high:
+            index = bisect_left(positions, start + split_bytes)
+            next_low, next_start = high, stop
+            if index < len(positions) and offsets[index] < high:
+                next_low, next_start = offsets[index], positions[index]
+            yield Range(queue.name, queue.incarnation, low, next_low, max(next_start - start, 1))
+            low, start = next_low, next_start
+
+
+def pack(ranges: Iterator[Range], split_bytes: int) -> list[Split]:
+    """Small ranges together. Those that follow one another become one."""
+    splits: list[Split] = []
+    current: list[Range] = []
+    size = 0
+    for part in ranges:
+        if current and size + part.size > split_bytes:
+            splits.append(Split(tuple(current)))
+            current, size = [], 0
+        last = current[-1] if current else None
+        if last is not None and last[:2] == part[:2] and last.last == part.first:
+            current[-1] = last._replace(last=part.last, size=last.size + part.size)
+        else:
+            current.append(part)
+        size += part.size
+    if current:
+        splits.append(Split(tuple(current)))
+    return splits
+
+
+def read(
+    path: str, split: Split, projection: Projection, rows: Rows, *, fail_on_loss: bool
+) -> Iterator[object]:
+    """The rows of a split, as Arrow batches; in a task."""
+    place = Place(path)
+    for part in split.ranges:
+        place.check_same(part.queue, part.incarnation)
+        decoder = Decoder(part.queue, projection, rows)
+        with place.log(part.queue) as log:
+            if log is None:
+                folder = place.folder(part.queue)
+                raise ConfigError(
+                    f"path: {folder} cannot be seen on {socket.gethostname()}: driver and executors"
+                    " have to see the store under the same path"
+                )
+            position = part.first
+            while position < part.last:
+                try:
+                    yield from decoder.read(log, position, part.last)
+                    break
+                except Corrupt as error:
+                    if fail_on_loss or not error.next_offset or error.next_offset <= position:
+                        raise lost(error, "cannot be read") from error
+                    position = error.next_offset
+                except OffsetOutOfRange as error:
+                    if fail_on_loss or error.low <= position:
+                        raise lost(error, "retention has deleted") from error
+                    position = error.low
+
+
+def lost(error: TailraceError, why: str) -> TailraceError:
+    return TailraceError(
+        f"rows are lost, which {why}: {error}. With failOnDataLoss=false they are passed over"
+    )

@@ -1,0 +1,337 @@
+"""Writing to queues from Spark, exactly once.
+
+Each task writes its rows, as batches of a log, to files that nobody reads. The driver then has each
+queue's log take them in, all of them or nothing (`log/adoption.py`), as an idempotent append: the
+producer is the query and the sequence its batch, or the transaction of a batch job. So a batch that
+Spark runs again, a commit that it repeats because the first one failed after its work was done, and
+a task that goes on after its job was given up change nothing.
+
+A job that writes to several queues has that in each of them, one after the other.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from tailrace import hooks
+from tailrace.errors import ConfigError, Full
+from tailrace.kernel import MAX_COUNT, Record, encode
+from tailrace.kernel.arrow import encode_arrow, plan_batches
+from tailrace.log.adopting import adopt
+from tailrace.log.adoption import Piece
+from tailrace.log.fs import OsFileSystem
+from tailrace.log.options import LogOptions
+from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
+from tailrace.log.staging import Stage, discard, pack, sweep
+from tailrace.queue.settings import QueueSettings
+from tailrace.queue.store import Store
+from tailrace.queue.topics import Bindings
+from tailrace.spark.encoding import IGNORED, Encoder, check_schema
+from tailrace.spark.options import SinkOptions
+from tailrace.spark.planning import Place
+
+pc: Any = pyarrow.compute  # its stubs know few of these calls
+
+__all__ = ["BatchWriter", "StreamWriter"]
+
+_BATCH_BYTES = 1 << 20
+
+# Before 4.1 Spark gives streaming writers rows.
+_StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
+_HAS_ARROW = _StreamWriter is not None
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """What is written once, however often that is tried."""
+
+    producer: str
+    sequence: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.producer}-{self.sequence}"
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task has written: pieces, by queue, with the queue's incarnation."""
+
+    transaction: Transaction
+    partition: int
+    pieces: dict[str, list[Piece]] = field(default_factory=dict)
+    incarnations: dict[str, str] = field(default_factory=dict)
+
+
+class _Writer:
+    """What both writers do. Pickled on its way to the tasks."""
+
+    def __init__(self, options: SinkOptions, schema: Any, *, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError('mode: a queue is only appended to; write with mode("append")')
+        self._options = options
+        self._columns = check_schema(schema)
+        self._schema = schema
+        is_named = options.queue is not None or options.topic is not None
+        if not is_named and not {"queue", "topic"} & set(self._columns):
+            raise ConfigError(
+                "queue: name the queue, or the topic, by an option, or for each row by a column "
+                "`queue` or `topic`"
+            )
+        if options.queue is not None:
+            self._check_there(options.queue, Place(options.path).queues())
+
+    def _check_there(self, queue: str, there: Mapping[str, QueueSettings]) -> None:
+        if queue not in there:
+            known = f"there are {', '.join(sorted(there))}" if there else "it has none"
+            raise ConfigError(f"queue: the store in {self._options.path} has no {queue!r}; {known}")
+
+    # --- in a task --------------------------------------------------------------------------
+
+    def _stage(self, batches: Iterator[pa.RecordBatch], transaction: Transaction) -> Staged:
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        place = Place(self._options.path)
+        routes = _Routes(self._options, place.queues())
+        staged = Staged(transaction, partition)
+        stages: dict[str, _Staging] = {}
+        try:
+            for batch in batches:
+                kept = batch.drop_columns([n for n in IGNORED if n in batch.schema.names])
+                for queue, rows in routes.of(kept):
+                    if queue.name not in stages:
+                        folder = place.folder(queue.name)
+                        stages[queue.name] = _Staging(queue, folder, transaction)
+                    stages[queue.name].add(rows)
+            for name, stage in stages.items():
+                staged.pieces[name] = stage.finish()
+                staged.incarnations[name] = stage.queue.incarnation
+        finally:
+            for stage in stages.values():
+                stage.close()
+        return staged
+
+    # --- in the driver ----------------------------------------------------------------------
+
+    def _publish(self, messages: list[Any]) -> None:
+        staged = sorted(
+            (each for each in messages if isinstance(each, Staged)),
+            key=lambda each: each.partition,
+        )
+        if not staged:
+            return
+        transaction = staged[0].transaction
+        by_queue: dict[str, list[Piece]] = {}
+        incarnations: dict[str, str] = {}
+        for each in staged:
+            incarnations |= each.incarnations
+            for name, pieces in each.pieces.items():
+                by_queue.setdefault(name, []).extend(pieces)
+        place = Place(self._options.path)
+        for name, incarnation in incarnations.items():
+            place.check_same(name, incarnation)
+        with Store(self._options.path, upkeep=False) as store:
+            for name in sorted(by_queue):
+                if by_queue[name]:
+                    _take_in(store, name, by_queue[name], transaction)
+
+    def _discard(self, messages: list[Any]) -> None:
+        """What is left of a transaction that is done, or given up."""
+        place = Place(self._options.path)
+        fs = OsFileSystem()
+        for each in messages:
+            if isinstance(each, Staged):
+                for name in each.pieces:
+                    discard(fs, place.folder(name), each.transaction.name)
+
+
+def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transaction) -> None:
+    queue = store.get(name)
+    log, producer, sequence = queue.log, transaction.producer, transaction.sequence
+    folder, fs = log._folder, OsFileSystem()
+    if not log._writing().has(producer, sequence):
+        records = sum(piece.records for piece in pieces)
+        queue.admit(queue.settings, records, block=False)
+        packed = pack(fs, folder, transaction.name, pieces, log.options.segment_bytes)
+        adopt(log, packed, producer=producer, sequence=sequence).wait()
+        hooks.count("published", records, name)
+    sweep(fs, folder, time.time_ns() // 1_000_000)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """`df.write`. The transaction is the option `txnId`, or this very write."""
+
+    def __init__(self, options: SinkOptions, schema: Any, *, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite=overwrite)
+        name = options.txn if options.txn is not None else uuid.uuid4().hex
+        self._transaction = Transaction(f"spark-{name}", 0)
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        return self._stage(iterator, self._transaction)
+
+    def commit(self, messages: list[Any]) -> None:
+        self._publish(messages)
+        self._discard(messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        """Also called when `commit` has failed after its work was done: that stands."""
+        self._discard(messages)
+
+
+class StreamWriter(_Writer, _StreamWriter or datasource.DataSourceStreamWriter):  # type: ignore[misc]
+    """`df.writeStream`. The transaction is the query's batch."""
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        context: Any = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        batches = iterator if _HAS_ARROW else _batches(iterator, self._schema)
+        return self._stage(batches, Transaction(f"spark-{query}", int(batch)))
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
+        self._publish(messages)
+        self._discard(messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        self._discard(messages)
+
+
+def _batches(rows: Iterator[Any], schema: Any) -> Iterator[pa.RecordBatch]:
+    """Rows, as Spark 4.0 gives them, in batches."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow, held = to_arrow_schema(schema), []
+    for row in rows:
+        held.append(row.asDict())
+        if len(held) == 10_000:
+            yield pa.RecordBatch.from_pylist(held, arrow)
+            held = []
+    if held:
+        yield pa.RecordBatch.from_pylist(held, arrow)
+
+
+# --- which queue ----------------------------------------------------------------------------
+
+
+class _Routes:
+    """Which rows go to which queues."""
+
+    def __init__(self, options: SinkOptions, there: Mapping[str, QueueSettings]) -> None:
+        self._options = options
+        self._there = there
+        self._bindings: Bindings[str] = Bindings()
+        for name, settings in there.items():
+            for pattern in settings.topics:
+                self._bindings.add(pattern, name)
+        self._known: dict[str, list[QueueSettings]] = {}  # by topic
+
+    def of(self, rows: pa.RecordBatch) -> Iterator[tuple[QueueSettings, pa.RecordBatch]]:
+        options, names = self._options, rows.schema.names
+        if options.queue is not None:
+            kept = rows.drop_columns([n for n in ("queue", "topic") if n in names])
+            yield self._there[options.queue], kept
+        elif options.topic is not None:
+            kept = rows.drop_columns([n for n in ("queue", "topic") if n in names])
+            topic = pa.repeat(pa.scalar(options.topic, pa.string()), rows.num_rows)
+            kept = kept.append_column("topic", topic)
+            for queue in self._bound(options.topic):
+                yield queue, kept
+        elif "queue" in names:
+            yield from self._by_column(rows, "queue", self._named)
+        else:
+            yield from self._by_column(rows, "topic", self._bound)
+
+    def _by_column(
+        self, rows: pa.RecordBatch, name: str, find: Any
+    ) -> Iterator[tuple[QueueSettings, pa.RecordBatch]]:
+        """Each queue gets its rows in their order."""
+        column = rows.column(name)
+        if column.null_count:
+            raise ConfigError(f"the column {name!r} is null in a row: it says where that goes")
+        values: dict[str, list[str]] = {}
+        for value in pc.unique(column).to_pylist():
+            for queue in find(value):
+                values.setdefault(queue.name, []).append(value)
+        kept = rows.drop_columns(["queue"]) if "queue" in rows.schema.names else rows
+        for queue, wanted in values.items():
+            mask = pc.is_in(column, pa.array(wanted, pa.string()))
+            yield self._there[queue], kept.filter(mask)
+
+    def _named(self, name: str) -> list[QueueSettings]:
+        if name not in self._there:
+            known = ", ".join(sorted(self._there))
+            raise ConfigError(f"the column 'queue': there is no queue {name!r}; there are {known}")
+        return [self._there[name]]
+
+    def _bound(self, topic: str) -> list[QueueSettings]:
+        found = self._known.get(topic)
+        if found is None:
+            names = self._bindings.match(topic)
+            if not names:
+                raise ConfigError(f"no queue is bound to the topic {topic!r}")
+            found = self._known[topic] = [self._there[name] for name in sorted(names)]
+        return found
+
+
+class _Staging:
+    """What one task writes for one queue."""
+
+    def __init__(self, queue: QueueSettings, folder: str, transaction: Transaction) -> None:
+        self.queue = queue
+        options = LogOptions.parse(**queue.log_arguments())
+        self._codec = options.codec
+        self._now_ms = time.time_ns() // 1_000_000
+        self._most = queue.limits.max_message_size
+        self._encoder = Encoder(queue.name, queue.limits.message_ttl_ms, self._now_ms)
+        self._stage = Stage(OsFileSystem(), folder, transaction.name, options.segment_bytes)
+        self._marks = [
+            (PRODUCER_HEADER, transaction.producer.encode()),
+            (SEQUENCE_HEADER, b"%d" % transaction.sequence),
+        ]
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        records = self._encoder.records(rows)
+        self._check_sizes(records)
+        for start, stop in plan_batches(records, MAX_COUNT, _BATCH_BYTES):
+            if self._marks:  # one batch that says whose it is, in what each task has written
+                first = _record(records, start)
+                self._stage.add(encode([first], self._now_ms, self._codec, self._marks))
+                self._marks = []
+                start += 1
+            if start < stop:
+                draft = encode_arrow(records, self._now_ms, self._codec, start, stop)
+                self._stage.add(draft)
+
+    def _check_sizes(self, records: pa.RecordBatch) -> None:
+        largest = pc.max(pc.binary_length(records.column("value"))).as_py()
+        if self._most and largest is not None and largest > self._most:
+            raise Full(
+                f"a value has {largest:,} bytes, and limits.max_message_size of the queue "
+                f"{self.queue.name!r} is {self._most:,}"
+            )
+
+    def finish(self) -> list[Piece]:
+        return self._stage.finish()
+
+    def close(self) -> None:
+        self._stage.close()
+
+
+def _record(records: pa.RecordBatch, row: int) -> Record:
+    """A row as a record."""
+    found = records.slice(row, 1).to_pylist()[0]
+    headers = [(pair["key"], pair["value"]) for pair in found["headers"]]
+    value = found["value"]
+    value = value.encode() if isinstance(value, str) else value
+    return Record(None, found.get("timestamp"), found["key"], value, headers)

@@ -1,0 +1,269 @@
+"""Queues as Spark tables: `spark.read.format("tailrace")` and `spark.readStream`.
+
+Filters are not pushed down, on purpose: Spark keeps the pushed-down plan with the DataFrame, and
+the next query over it gets the rows of the first. What is to be left out is said by options.
+
+Everything here is pickled on its way to the processes that plan and read, so it is plain data;
+files are opened where they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from tailrace.errors import ConfigError, OffsetOutOfRange
+from tailrace.log.log import Log
+from tailrace.queue.settings import QueueSettings
+from tailrace.spark.columns import Projection, ddl
+from tailrace.spark.options import SinkOptions, SourceOptions, Start
+from tailrace.spark.planning import Place, Range, Split, cut, lost, pack, read
+
+_limits: Any = None
+SupportsTriggerAvailableNow: Any = object  # Spark 4.0 and 4.1 have neither limits nor this trigger
+with contextlib.suppress(ImportError):
+    from pyspark.sql.streaming import datasource as _limits
+
+    SupportsTriggerAvailableNow = _limits.SupportsTriggerAvailableNow
+
+
+__all__ = ["TailraceSource"]
+
+
+class TailraceSource(DataSource):
+    """`format("tailrace")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tailrace"
+
+    def schema(self) -> str:
+        options = SourceOptions.parse(_given(self.options))
+        return ddl(has_headers=options.has_headers, headers_as=options.headers_as)
+
+    def reader(self, schema: Any) -> BatchReader:
+        return BatchReader(SourceOptions.parse(_given(self.options)), Projection.of(schema))
+
+    def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802  Spark's name
+        options = SourceOptions.parse(_given(self.options), is_stream=True)
+        return StreamReader(options, Projection.of(schema))
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        from tailrace.spark.sink import BatchWriter
+
+        return BatchWriter(SinkOptions.parse(_given(self.options)), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+        from tailrace.spark.sink import StreamWriter
+
+        return StreamWriter(SinkOptions.parse(_given(self.options)), schema, overwrite=overwrite)
+
+
+def _given(options: Any) -> Mapping[str, str]:
+    return dict(options)
+
+
+class _Part(InputPartition):
+    """A split, as Spark hands it on."""
+
+    def __init__(self, split: Split) -> None:
+        self.value = split
+
+
+class _Reader:
+    """What both readers do."""
+
+    def __init__(self, options: SourceOptions, projection: Projection) -> None:
+        self._options = options
+        self._projection = projection
+
+    def _chosen(self, place: Place) -> dict[str, QueueSettings]:
+        there = place.queues()
+        return {name: there[name] for name in self._options.chosen(there)}
+
+    def _splits(self, place: Place, wanted: Mapping[str, tuple[QueueSettings, int, int]]) -> Any:
+        options = self._options
+        split_bytes = options.split_bytes
+        while True:
+            ranges = list(self._ranges(place, wanted, split_bytes))
+            splits = pack(iter(ranges), split_bytes)
+            total = sum(part.size for part in ranges)
+            least = min(options.min_partitions or 1, max(total, 1))
+            if len(splits) >= least or split_bytes <= 4096:
+                return [_Part(split) for split in splits]
+            split_bytes = min(split_bytes // 2, max(total // least, 4096))
+
+    def _ranges(
+        self,
+        place: Place,
+        wanted: Mapping[str, tuple[QueueSettings, int, int]],
+        split_bytes: int,
+    ) -> Iterator[Range]:
+        for queue, first, last in wanted.values():
+            with place.log(queue.name) as log:
+                if log is not None and first < last:
+                    yield from cut(log, queue, self._readable(log, first), last, split_bytes)
+
+    def _readable(self, log: Log, first: int) -> int:
+        """Retention may have passed the offset."""
+        start = log.start_offset
+        if first < start and self._options.fail_on_loss:
+            text = f"{log.path}: offset {first} was deleted; the log starts at {start}"
+            raise lost(OffsetOutOfRange(text), "retention has deleted")
+        return max(first, start)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """In a task."""
+        if not isinstance(partition, _Part):
+            return iter(())  # an empty table is one partition of nothing
+        options = self._options
+        return read(
+            options.path,
+            partition.value,
+            self._projection,
+            options.rows,
+            fail_on_loss=options.fail_on_loss,
+        )
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """`spark.read`."""
+
+    def partitions(self) -> Any:
+        place = Place(self._options.path)
+        wanted = {
+            name: (queue, *self._bounds(place, queue))
+            for name, queue in self._chosen(place).items()
+        }
+        return self._splits(place, wanted)
+
+    def _bounds(self, place: Place, queue: QueueSettings) -> tuple[int, int]:
+        options = self._options
+        with place.log(queue.name) as log:
+            if log is None:
+                return 0, 0
+            first = offset_of(
+                log, queue.name, options.start, options.starting_ms, "startingOffsets"
+            )
+            last = offset_of(log, queue.name, options.end, options.ending_ms, "endingOffsets")
+            return first, last
+
+
+def offset_of(log: Log, name: str, given: Start, at_ms: int | None, option: str) -> int:
+    """The offset that an option means. Of a queue that it does not name: all of it."""
+    if at_ms is not None:
+        return log.offset_at(at_ms)
+    word = given if isinstance(given, str) else None
+    if isinstance(given, dict):
+        offset = given.get(name)
+        if offset is None:
+            word = "earliest" if option == "startingOffsets" else "latest"
+        elif offset >= 0:
+            if offset > log.end_offset:
+                raise ConfigError(
+                    f"{option}: offset {offset} of {name!r} is behind its end, {log.end_offset}"
+                )
+            return offset
+        else:
+            word = "earliest" if offset == -2 else "latest"
+    return log.start_offset if word == "earliest" else log.end_offset
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """`spark.readStream`. An offset of Spark's is where each queue was read up to:
+    `{"orders": [17, "5d2f…"]}`, with the queue's incarnation."""
+
+    def __init__(self, options: SourceOptions, projection: Projection) -> None:
+        super().__init__(options, projection)
+        self._target: dict[str, list[Any]] | None = None  # of Trigger.AvailableNow
+
+    def initialOffset(self) -> dict[str, list[Any]]:  # noqa: N802
+        options = self._options
+        place = Place(options.path)
+        found = {}
+        for name, queue in self._chosen(place).items():
+            with place.log(name) as log:
+                offset = 0
+                if log is not None:
+                    given = options.start, options.starting_ms
+                    offset = offset_of(log, name, *given, "startingOffsets")
+            found[name] = [offset, queue.incarnation]
+        return found
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        most = self._options.most
+        return _limits.ReadAllAvailable() if most is None else _limits.ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._ends()
+
+    def reportLatestOffset(self) -> dict[str, list[Any]]:  # noqa: N802
+        return self._ends()
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, list[Any]] | None = None, limit: Any = None
+    ) -> dict[str, list[Any]]:
+        ends = self._ends() if self._target is None else self._target
+        if start is None:
+            return ends
+        most = getattr(limit, "max_rows", None)
+        return limited(start, ends, most)
+
+    def _ends(self) -> dict[str, list[Any]]:
+        place = Place(self._options.path)
+        found = {}
+        for name, queue in self._chosen(place).items():
+            with place.log(name) as log:
+                found[name] = [0 if log is None else log.end_offset, queue.incarnation]
+        return found
+
+    def partitions(self, start: dict[str, list[Any]], end: dict[str, list[Any]]) -> Any:
+        place = Place(self._options.path)
+        there = place.queues()
+        wanted = {}
+        for name, (last, incarnation) in end.items():
+            place.check_same(name, incarnation)
+            first, known = start.get(name, (None, incarnation))
+            place.check_same(name, known)
+            if first is None:  # it was made since, so all of it is new
+                with place.log(name) as log:
+                    first = 0 if log is None else log.start_offset
+            wanted[name] = there[name], first, last
+        return self._splits(place, wanted)
+
+    def commit(self, end: dict[str, list[Any]]) -> None:
+        """Spark has done with everything below. It tells so when the next batch begins, and not of
+        the last one."""
+        if self._options.group is not None:
+            from tailrace.spark.progress import commit_progress
+
+            commit_progress(self._options.path, self._options.group, end)
+
+    def stop(self) -> None: ...
+
+
+def limited(
+    start: dict[str, list[Any]], ends: dict[str, list[Any]], most: int | None
+) -> dict[str, list[Any]]:
+    """As far as a trigger may go: each queue gets its share of so many offsets. Never back."""
+    left = {
+        name: max(end - (start[name][0] if name in start else 0), 0)
+        for name, (end, _) in ends.items()
+    }
+    total = sum(left.values())
+    found = dict(start)
+    for name, (end, incarnation) in ends.items():
+        first = start[name][0] if name in start else 0
+        share = left[name]
+        if most is not None and total > most:
+            share = min(share, -(-left[name] * most // total))  # rounded up: all come to their end
+        found[name] = [max(first, min(end, first + share)), incarnation]
+    return found
