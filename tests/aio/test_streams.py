@@ -242,6 +242,18 @@ def test_filters(path: Path, api: Api) -> None:
                 assert await consumer.committed() == 3
                 [info] = await stream.groups()
                 assert (info.id, info.lag) == ("g@us/+", 0)
+                async with stream.consumer("g", filter="eu/+", auto_commit=False) as other:
+                    assert values(await other.receive(1)) == [b"eu/a"]
+                    await other.commit()
+                    # Each filter of a group has its own cursor, and so has no filter.
+                    assert (await other.committed(), await consumer.committed()) == (1, 3)
+                    async with stream.consumer("g") as unfiltered:
+                        assert offsets(await unfiltered.receive(9)) == [0, 1, 2]
+                    await consumer.seek("first")
+                    assert values(await consumer.receive(9)) == [b"us/a"]
+                    assert values(await other.receive(9)) == [b"eu/b"]
+                    assert await other.committed() == 1
+            assert sorted(await stream.group_ids()) == ["g", "g@eu/+", "g@us/+"]
 
     run(work())
 
@@ -258,7 +270,40 @@ def test_what_a_delivery_tells_of_the_work_of_others(path: Path, api: Api) -> No
                     found = [await message.properties() for message in await consumer.receive(3)]
             assert [each["x-work-acked"] for each in found] == [True, True, False]
             assert {each["x-work-committed-offset"] for each in found} == {2}
+            assert {each["x-work-group"] for each in found} == {"workers"}
             assert {each["group-id"] for each in found} == {"g"}
+            assert [each["x-stream-offset"] for each in found] == [0, 1, 2]
+            assert [each["x-stream-timestamp"] for each in found] == [T0, T0 + 1, T0 + 2]
+
+    run(work())
+
+
+def test_the_work_of_others_is_that_of_the_same_filter(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s", primary_group="workers")
+            for key in ("eu/a", "us/a", "eu/b"):
+                await stream.publish(key, routing_key=key)
+
+            async def told(**filters: str) -> list[dict[str, Any]]:
+                async with stream.consumer("g", **filters) as consumer:
+                    found = [await message.properties() for message in await consumer.receive(9)]
+                return [
+                    {name: value for name, value in each.items() if name.startswith("x-work-")}
+                    for each in found
+                ]
+
+            assert await told() == [{}, {}, {}]  # nobody works
+            async with stream.consumer("workers", filter="eu/+", auto_commit=False) as workers:
+                await workers.receive(1)
+                await workers.commit()
+            assert await told(filter="eu/#") == [{}, {}]
+            assert await told() == [{}, {}, {}]
+            one = {"x-work-committed-offset": 1, "x-work-group": "workers@eu/+"}
+            assert await told(filter="eu/+") == [
+                {**one, "x-work-acked": True},
+                {**one, "x-work-acked": False},
+            ]
 
     run(work())
 

@@ -79,6 +79,24 @@ def test_those_who_watch_see_a_bar(
     assert shell(*arguments, *form).stderr == ""
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_backup_and_what_is_made_of_it(shell: Shell, queue: str, form: list[str]) -> None:
+    for arguments, label in (
+        (["backup", "b"], "backup"),
+        (["restore-backup", "b", "--check"], "check"),
+        (["restore-backup", "b", "--store", "restored"], "restore"),
+    ):
+        written, shown = watched(shell, *arguments, *form)
+        assert BAR in shown
+        assert label in shown
+        assert BAR not in written
+        assert written.count("\n") == 1
+        if form:
+            assert json.loads(written)["type"] == "report"
+    for arguments in (["backup", "c"], ["restore-backup", "c", "--store", "again"]):
+        assert shell(*arguments, *form).stderr == ""
+
+
 def test_how_many_have_come_back(shell: Shell, queue: str) -> None:
     written, shown = watched(shell, "redrive", "q", "--limit", "20")
     assert written == "q: 20 dead letters brought back\n"

@@ -6,16 +6,20 @@ import json
 import logging
 import re
 import struct
+from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
 from tailrace import Corrupt, Log, Queue, Store
+from tailrace.kernel import BatchInfo, batches
 from tailrace.log.sidefiles import store_checked_json
 from tailrace.queue.delays import count_scheduled
 from tailrace.queue.offline.verify import logs_of, verify_store
 from tailrace.queue.schedule import Manifest
 from tailrace.queue.sorted_runs import RunInfo
 from tailrace.testing import SimulatedDisk
+from tests.crash.world import flip, remove
 from tests.project import ROOT
 from tests.queue.clocks import Machine
 from tests.queue.delaying import Model, few_in_memory, values_of
@@ -207,3 +211,180 @@ def test_a_newer_format_is_refused(machine: Machine) -> None:
     store_checked_json(machine.disk, f"{folder_of(machine.disk)}/schedule.json", {"format": 2})
     with machine.open() as store, pytest.raises(Exception, match="upgrade tailrace"):
         store.deliver_due()
+
+
+# --- every byte of a small one ----------------------------------------------------------------
+
+
+_STRIDE = 5  # bytes between two that are flipped: all of them would take long
+
+
+class Small(NamedTuple):
+    """A run and an `incoming` of a few messages each, one of them cancelled, and all of it due."""
+
+    disk: SimulatedDisk
+    files: dict[str, str]  # of `runs` and `incoming`, their segments
+
+    def batches(self, place: str) -> list[BatchInfo]:
+        data = self.disk.read(self.files[place]).rstrip(b"\0")
+        return list(batches(data, 0, len(data)))
+
+    def left(self, place: str, *lost: BatchInfo) -> set[bytes]:
+        """What is to be delivered if these batches of a place are lost."""
+        found, cancelled = set(), set()
+        for each, path in self.files.items():
+            folder = path.rpartition("/")[0]
+            with Log(folder, read_only=True, fs=self.disk) as log:
+                for batch in self.batches(each):
+                    if each == place and batch in lost:
+                        continue
+                    for record in log.read(batch.base_offset, batch.next_offset):
+                        if "_delays" in record.headers:
+                            cancelled.add(b"%d" % (json.loads(record.value or b"")["k"][1] + 1))
+                        else:
+                            found.add(record.value or b"")
+        return found - cancelled
+
+
+@pytest.fixture(params=["async"])
+def small(request: pytest.FixtureRequest, machine: Machine) -> Small:
+    with few_in_memory(), mock.patch("tailrace.queue.schedule._RECORDS_MOST", 3):
+        queue, model = machine.open(flush=request.param).queue("q"), Model()
+        for number in range(5):
+            model.schedule(queue, machine.clock.wall_ms() + 1_000 * (number % 2 + 1))
+            queue.delayed_count()
+        with mock.patch("tailrace.queue.schedule._RECORDS_MOST", 9):
+            assert model.cancel(queue, b"2")
+    machine.kill()
+    machine.clock.advance(60)
+    places = {"runs": r"/runs/\d+/\d+\.seg", "incoming": r"/incoming/\d+\.seg"}
+    files = {
+        place: path
+        for place, pattern in places.items()
+        for path in machine.disk.files()
+        if re.search(pattern, path)
+    }
+    found = Small(machine.disk.clone(), files)
+    assert found.left("runs") == {b"1", b"3", b"4", b"5"}
+    return found
+
+
+def delivered(machine: Machine, disk: SimulatedDisk, *, again: bool = False) -> set[bytes]:
+    """What is delivered of it, each once, so that nothing is left; also to whoever comes later."""
+    machine.disk = disk
+    with machine.open() as store:
+        store.deliver_due()
+        queue = store.get("q")
+        found = values_of(queue)
+        assert len(found) == len(set(found)), f"twice: {found}"
+        assert queue.delayed_count() == 0
+    assert not [path for path in disk.files() if "/runs/" in path or "/incoming/" in path]
+    if again:
+        with machine.open() as store:
+            store.get("q").publish(b"new", delay="1s")
+            machine.clock.advance(2)
+            store.deliver_due()
+            assert values_of(store.get("q")) == [*found, b"new"]
+    return set(found)
+
+
+@pytest.mark.parametrize(
+    ("small", "place"),
+    [("async", "runs"), ("async", "incoming"), ("sync", "incoming")],
+    indirect=["small"],
+)
+def test_cut_at_every_byte(machine: Machine, small: Small, place: str) -> None:
+    path = small.files[place]
+    data = small.disk.read(path)
+    found = small.batches(place)
+    for number, cut in enumerate(found):
+        left = small.left(place, *found[number:])
+        for kept in range(cut.size):
+            disk = small.disk.clone()
+            disk.put(path, data[: cut.position + kept])
+            try:
+                assert delivered(machine, disk, again=not kept) == left
+            except Exception as error:
+                error.add_note(f"{cut.position + kept} of {len(data)} bytes were left of {path}")
+                raise
+
+
+@pytest.mark.parametrize("place", ["runs", "incoming"])
+def test_flip_bytes(machine: Machine, small: Small, place: str) -> None:
+    """What is damaged is lost, or not cancelled any more, and nothing else is."""
+    path = small.files[place]
+    for damaged in small.batches(place):
+        left = small.left(place, damaged)
+        for position in range(damaged.position, damaged.position + damaged.size, _STRIDE):
+            disk = small.disk.clone()
+            flip(disk, path, position, 0xFF if position % 2 else 0x01)
+            try:
+                assert delivered(machine, disk) == left
+            except Exception as error:
+                error.add_note(f"byte {position} of {path} was flipped")
+                raise
+
+
+def test_their_indexes_are_hints(machine: Machine, small: Small) -> None:
+    left = small.left("runs")
+    for path in small.disk.files():
+        if "/delayed/" in path and path.endswith((".idx", ".tix")):
+            size = len(small.disk.read(path))
+            for position in range(0, size, _STRIDE):
+                disk = small.disk.clone()
+                flip(disk, path, position)
+                assert delivered(machine, disk) == left, f"byte {position} of {path} was flipped"
+            for kept in (0, size // 2, size - 1):
+                disk = small.disk.clone()
+                disk.put(path, small.disk.read(path)[:kept])
+                assert delivered(machine, disk) == left, f"{path} was cut at {kept}"
+            disk = small.disk.clone()
+            remove(disk, path)
+            assert delivered(machine, disk) == left, f"{path} was removed"
+
+
+def cut_runs(machine: Machine) -> None:
+    """Nothing is left of what is in runs."""
+    for path in machine.disk.files():
+        if re.search(r"/runs/\d+/\d+\.seg", path):
+            machine.disk.put(path, b"")
+
+
+def test_what_is_cancelled_in_a_lost_run_hides_no_other(machine: Machine) -> None:
+    """They cannot be told apart by counting, and where nothing is left the files go."""
+    with few_in_memory():
+        store, model = machine.open(), Model()
+        queue = store.queue("q")
+        for _ in range(7):
+            model.schedule(queue, machine.clock.wall_ms() + 60_000)
+        assert queue.delayed_count() == 7
+        assert model.cancel(queue, b"3")
+        kept = model.schedule(queue, machine.clock.wall_ms() + 90_000)
+        store.close()
+        cut_runs(machine)
+        for _ in range(2):
+            with machine.open() as store:
+                assert store.deliver_due() == 0
+                assert [each.value for each in store.get("q").delayed()] == [kept]
+        machine.clock.advance(100)
+        with machine.open() as store:
+            assert store.deliver_due() == 1
+            assert values_of(store.get("q")) == [kept]
+            assert store.get("q").delayed_count() == 0
+
+
+def test_lost_runs_are_merged_to_nothing(machine: Machine) -> None:
+    with few_in_memory():
+        store, _queue, _model = use(machine)
+        store.close()
+        cut_runs(machine)
+        with machine.open() as store:
+            queue = store.queue("q")
+            left = [each.value for each in queue.delayed()]
+            assert left == [b"29"]
+            while queue.delays.merge():
+                continue
+            assert [each.value for each in queue.delayed()] == left
+            machine.clock.advance(60)
+            assert store.deliver_due() == 1
+            assert queue.delayed_count() == 0

@@ -54,9 +54,26 @@ def test_ephemeral_queues_are_gone_after_a_restart(open_store: OpenStore) -> Non
     assert [queue.name for queue in open_store().queues()] == ["kept"]
 
 
-def test_ephemeral_queues_are_never_flushed(store: Store) -> None:
-    store.publish("plain", b"x")
-    assert store.get("plain").log.flush_mode == "none"
+def test_ephemeral_queues_are_never_flushed(machine: Machine) -> None:
+    store, fs = machine.open_faulty(segment_bytes=200)
+    with store:
+        store.queue("kept", topics=["kept"])
+        for name in ("plain", "kept"):
+            for number in range(9):
+                store.publish(name, b"%d" % number)
+            store.get(name).publish(b"later", delay="1s")
+            assert len(drain(store.consumer(name, "w"), 2)) == 9
+        machine.clock.advance(2)
+        assert store.deliver_due() == 2
+        kept, plain = (
+            (f"/{name}/", f"/{store.get(name).incarnation}/") for name in ("kept", "plain")
+        )
+    data = [call.path for call in fs.calls if call.op == "sync"]
+    data = [path for path in data if path.endswith((".seg", "ops.log"))]
+    for part in kept:  # also where what is delayed waits
+        assert any(part in path for path in data)
+    for part in plain:
+        assert not any(part in path for path in data)
 
 
 def test_an_ephemeral_queue_goes_when_its_last_consumer_has_left(

@@ -1,8 +1,4 @@
-"""Defects of FluxMQ's queues that these must not share, one by one.
-
-What its unsubscribe does to groups with a name of their own is not here: a library's consumers
-leave the group they joined, and a broker has to show the rest.
-"""
+"""Defects of FluxMQ's queues that these must not share, one by one."""
 
 from __future__ import annotations
 
@@ -254,3 +250,17 @@ def test_idle_consumers_write_nothing(tmp_path: Path) -> None:
             for consumer in consumers:
                 assert consumer.receive(1, wait=0.1) == []
         assert files() == before
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+def test_who_leaves_leaves_the_group_that_it_joined(tmp_path: Path, kind: str) -> None:
+    """Whatever the names of the group and of the consumer are: what looks like a prefix is none."""
+    with Store(tmp_path, upkeep=False) as store:
+        queue = getattr(store, kind)("q")
+        queue.publish(b"x")
+        for group, pattern in (("my-own-group", ""), ("client", "#"), ("client-1", "")):
+            with queue.consumer(group, filter=pattern, id="client-1") as consumer:
+                assert len(queue.group(group, pattern).members()) == 1
+                assert len(consumer.receive()) == 1
+            assert queue.group(group, pattern).members() == []
+        assert sorted(queue.group_ids()) == ["client-1", "client@#", "my-own-group"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ from tailrace.log.offline.words import counted
 
 if TYPE_CHECKING:
     from tailrace.queue.message import Message
-    from tailrace.queue.store import Store
 
 __all__ = ["dead", "redrive"]
 
@@ -80,44 +78,6 @@ def _describe(message: Message) -> str:
     return f"{text}  value {as_text(message.value)}  reason {_reason(message)!r}"
 
 
-@contextlib.contextmanager
-def _watched(store: Store, queue: str, limit: int | None) -> Iterator[None]:
-    """Show how many have come back, for those who watch."""
-    with progress_bar("redrive", unit="messages") as progress:
-        if progress is None:
-            yield
-            return
-        from tailrace import hooks
-
-        total = store.get(queue).stats().dead  # at most
-        counter = _Counter(queue, progress, total if limit is None else min(total, limit))
-        hooks.subscribe(counter)
-        try:
-            yield
-        finally:
-            hooks.unsubscribe(counter)
-
-
-class _Counter:
-    """Listens to what enters a queue."""
-
-    def __init__(
-        self, queue: str, progress: Callable[[int, int | None], object], total: int
-    ) -> None:
-        self._queue = queue
-        self._progress = progress
-        self._total = total
-        self._done = 0
-
-    def count(self, name: str, number: int, queue: str, group: str) -> None:
-        if name == "published" and queue == self._queue:
-            self._done += number
-            self._progress(min(self._done, self._total), self._total)
-
-    def observe(self, name: str, values: Sequence[float], queue: str, group: str) -> None:
-        pass
-
-
 @click.command()
 @queue_argument
 @click.option(
@@ -152,9 +112,31 @@ def redrive(
       tailrace redrive orders --group workers --limit 100
       tailrace redrive orders --offset 17 --offset 18
     """
-    with open_queue(store, queue) as (opened, _), _watched(opened, queue, limit):
-        count = opened.redrive(queue, group=group, offsets=offsets or None, limit=limit)
+    count = 0
+    with (
+        open_queue(store, queue) as (opened, _),
+        progress_bar("redrive", unit="messages") as progress,
+    ):
+        total = None
+        if progress is not None:
+            total = opened.get(queue).stats().dead  # at most
+            total = total if limit is None else min(total, limit)
+        each = opened._redrive_each(queue, group, offsets or None, limit)
+        try:
+            with contextlib.closing(each):
+                for _ in each:
+                    count += 1
+                    if progress is not None:
+                        progress(count, total)
+        except BaseException:  # Ctrl-C, too: what has come back stays so
+            if count:
+                click.echo(_redriven(queue, count), err=True)
+            raise
     if as_json:
         print_json({"type": "redriven", "queue": queue, "count": count})
     else:
-        click.echo(f"{queue}: {counted(count, 'dead letter')} brought back")
+        click.echo(_redriven(queue, count))
+
+
+def _redriven(queue: str, count: int) -> str:
+    return f"{queue}: {counted(count, 'dead letter')} brought back"

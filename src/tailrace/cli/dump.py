@@ -42,8 +42,9 @@ def dump(
 
     A FILE is a segment (.seg), an index (.idx, .tix), bytes in quarantine (.cut), or a file of a
     .tailrace folder; of a store also queues.json, a group's ops.log, state.json and pel_<n>.json,
-    and its file in groups. Damage is shown, and dumping goes on behind it. It takes no lock, so
-    what is being written can be looked at; its end may then look torn.
+    and its file in groups; of a backup also backup.json. Damage is shown, and dumping goes on
+    behind it. It takes no lock, so what is being written can be looked at; its end may then look
+    torn.
 
     \b
     Examples:
@@ -78,7 +79,7 @@ def _items(path: str, records: bool, start: int, limit: int | None) -> Iterator[
     of_store = dump_queue.reader_of(path)
     if of_store is not None:
         return of_store(fs, path, start=start, limit=limit)
-    if name in dump_side.NAMES:
+    if dump_side.name_of(path) in dump_side.NAMES:
         return dump_side.side_file(fs, path, limit=limit)
     raise TailraceError(
         f"{path}: not a file of a log or a store by its name; dump knows .seg, .idx, .tix, .cut, "

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, Protocol
 
+from tailrace.cli import dump_pages
 from tailrace.errors import ConfigError, Corrupt
 from tailrace.log.fs import FileSystem, read_file
 from tailrace.log.sidefiles import FOLDER
@@ -21,13 +22,15 @@ __all__ = ["KNOWN", "Item", "reader_of"]
 Item = dict[str, object]
 
 KNOWN: Final = (
-    "ops.log, state.json, pel_<n>.json, groups/<queue>/<group>.json, queues.json, schedule.json"
+    "ops.log, state.json, pel_<n>.json, groups/<queue>/<group>.json, queues.json, schedule.json, "
+    "backup.json"
 )
 
 _JOURNAL: Final = re.compile(r"ops\.log(\.tmp)?|damaged-\d+")
 _STATE: Final = re.compile(r"state\.json(\.tmp)?")
 _SCHEDULE: Final = re.compile(r"schedule\.json(\.\d+\.tmp)?")
 _PEL: Final = re.compile(r"pel_[0-7]\.json(\.tmp)?")
+_BACKUP: Final = re.compile(r"backup\.json(\.\d+\.tmp)?")
 _CONFIG: Final = re.compile(r"queues\.json(\.\d+\.tmp)?")
 _SAVED: Final = re.compile(r".+\.json(\.\d+\.tmp)?")
 _MARKS: Final = {
@@ -36,9 +39,23 @@ _MARKS: Final = {
     "deleted": "the queue's incarnation, when it is about to be deleted",
     "lock": "a lock; whoever has it may change something",
     "lock.next": "a lock; whoever has it is the next to get the turn",
+    "lock.upkeep": "a lock; whoever has it deletes in the background what queues do without",
     "members": "a lock; whoever has the store open shares it",
     "open": "a lock; whoever has the group open shares it",
+    "reserve": "zeros, which are given up when the disk is full",
 }
+_OF_LOG: Final = {
+    "lock": "a lock; whoever has it writes to the log",
+    "lock.flush": "a lock; whoever has it makes durable what was written",
+    "lock.next": _MARKS["lock.next"],
+    "lock.upkeep": "a lock; whoever has it flushes or deletes in the background",
+}
+_OF_DELAYED: Final = {
+    "bell": "it is written to when something is due before whoever delivers looks",
+    "pump": "a lock; whoever has it delivers for all queues",
+}
+_DELIVERS: Final = "a lock; whoever has it may deliver what is delayed for a queue, or cancel it"
+_DELAYED_OPEN: Final = "a lock; whoever has open what is delayed for a queue shares it"
 _TURNS: Final = "memory that processes share; who waits for the group's turn asks for it there"
 _ALIVE: Final = "a lock; it is held as long as a process has the group open"
 
@@ -63,7 +80,18 @@ def reader_of(path: str) -> Reader | None:
         reader = _pel
     elif _CONFIG.fullmatch(name):
         reader = _config
-    elif os.path.basename(above) == FOLDER and not _is_log(os.path.dirname(above)):
+    elif _BACKUP.fullmatch(name):
+        reader = _backup
+    elif _is_delayed(above):
+        reader = _of_delayed(name)
+    elif _is_delayed(os.path.dirname(above)):
+        reader = _of_schedule(name)
+    elif os.path.basename(above) == FOLDER and _is_log(os.path.dirname(above)):
+        if name == "board":
+            reader = dump_pages.of_log
+        elif name in _OF_LOG:
+            reader = partial(_mark, _OF_LOG[name])
+    elif os.path.basename(above) == FOLDER:
         if name == "board" and _is_group(os.path.dirname(above)):
             reader = partial(_mark, _TURNS)
         elif name == "board":
@@ -71,6 +99,26 @@ def reader_of(path: str) -> Reader | None:
         elif name in _MARKS or name.startswith("alive-"):
             reader = partial(_mark, _MARKS.get(name, _ALIVE))
     return reader
+
+
+def _of_delayed(name: str) -> Reader | None:
+    """Of a file of all that is delayed."""
+    if name == "board":
+        return dump_pages.of_delayed
+    if name.endswith(".open"):
+        return partial(_mark, _DELAYED_OPEN)
+    return partial(_mark, _OF_DELAYED[name]) if name in _OF_DELAYED else None
+
+
+def _of_schedule(name: str) -> Reader | None:
+    """Of a file of what is delayed for a queue."""
+    if name == "board":
+        return dump_pages.of_schedule
+    return partial(_mark, _DELIVERS) if name == "lock" else None
+
+
+def _is_delayed(folder: str) -> bool:
+    return folder.endswith(os.path.join(os.sep, FOLDER, "delayed"))
 
 
 def _is_group(folder: str) -> bool:
@@ -207,6 +255,19 @@ def _config(fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iter
     for entry in configs[:limit]:
         name = entry.get("Name") if isinstance(entry, dict) else None
         yield {"type": "queue", "name": name, "contents": entry}
+
+
+def _backup(fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iterator[Item]:
+    data = _read(fs, path)
+    yield {"type": "file", "size": len(data)}
+    document = read_snapshot(data)
+    files = (document.contents or {}).get("files")
+    if not isinstance(files, list):
+        yield _document(document, data)
+        return
+    yield _document(_without(document, "files"), data)
+    for entry in files[:limit]:
+        yield {"type": "copied", "contents": entry}
 
 
 def _board(fs: FileSystem, path: str, *, start: int, limit: int | None) -> Iterator[Item]:

@@ -123,6 +123,30 @@ def _mark(item: dict[str, Any]) -> str:
     return text + (f"\n    text: {as_text(item['text'].encode(), _LONGEST)}" * bool(item["text"]))
 
 
+def _page(item: dict[str, Any]) -> str:
+    text = f"  {item['what']}"
+    if item["contents"] is None:
+        return f"{text}\n  !! too short"
+    for key, value in item["contents"].items():
+        shown = as_time(value) if key.endswith("_ms") and value is not None else value
+        text += f"\n    {key.removesuffix('_ms').replace('_', ' ')}: {_word(shown)}"
+    return text
+
+
+def _word(value: object) -> str:
+    """As people say it."""
+    if value is None or isinstance(value, bool):
+        return "yes" if value else "no" if value is False else "none"
+    return str(value)
+
+
+def _copied(item: dict[str, Any]) -> str:
+    contents = item["contents"]
+    if not isinstance(contents, dict) or not {"path", "size", "crc32c"} <= contents.keys():
+        return f"  !! {_shortened(json.dumps(contents))}"
+    return f"  {contents['path']}  {contents['size']} bytes  crc {contents['crc32c']}"
+
+
 LINES: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
     "op": _op,
     "hole": _hole,
@@ -131,4 +155,6 @@ LINES: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
     "queue": _queue,
     "board": _board,
     "mark": _mark,
+    "page": _page,
+    "copied": _copied,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -13,14 +14,21 @@ from tailrace.log.members import Member, parse
 from tailrace.log.offline.side_check import is_whole_gap, read_document
 from tailrace.log.sidefiles import Reserved, Seals, Slots, StartOffset, Watermark, WatermarkFile
 
-__all__ = ["NAMES", "Item", "side_file"]
+__all__ = ["NAMES", "Item", "name_of", "side_file"]
 
 Item = dict[str, object]
+
+_UNNAMED = re.compile(r"\.\d+\.tmp$")
+
+
+def name_of(path: str) -> str:
+    """Which file it is, also before it has its name."""
+    return _UNNAMED.sub("", os.path.basename(path))
 
 
 def side_file(fs: FileSystem, path: str, *, limit: int | None = None) -> Iterator[Item]:
     """Every item with its place and the state of its checksum."""
-    name = os.path.basename(path)
+    name = name_of(path)
     data = read_file(fs, path, fs.stat(path).size) or b""
     yield {"type": "file", "size": len(data)}
     if name in _DOCUMENTS:

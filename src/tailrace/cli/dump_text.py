@@ -13,6 +13,7 @@ from tailrace.log.offline.words import counted, offsets
 __all__ = ["describe_record", "line"]
 
 _LONGEST = 48  # of a key, value or header's value
+_TIMES = ("time_ms", "began_ms", "ended_ms")
 
 
 def line(item: dict[str, Any]) -> str:
@@ -104,7 +105,8 @@ def _checked(item: dict[str, Any]) -> str:
     if "text" in item:
         return f"{text}\n    {item['text'].strip()}"
     for key, value in item.get("contents", {}).items():
-        shown = as_time(value) if key == "time_ms" or key.endswith("_timestamp") else value
+        is_time = key in _TIMES or key.endswith("_timestamp")
+        shown = as_time(value) if is_time and type(value) is int else value
         text += f"\n    {key}: {shown}"
     return text
 

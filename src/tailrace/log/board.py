@@ -74,10 +74,13 @@ class Board:
     def find(cls, fs: FileSystem, folder: str) -> Board | None:
         """Map it to look at, if there is one."""
         memory = fs.map(side_path(folder, NAME), SIZE, write=False)
-        if memory is None:
-            return None
+        return None if memory is None else cls.over(memory, fs.boot_id())
+
+    @classmethod
+    def over(cls, memory: memoryview, boot_id: bytes) -> Board:
+        """One to look at: what is mapped, or a copy of it."""
         board = cls.__new__(cls)
-        board.memory, board._boot_id, board._edition = memory, fs.boot_id(), b""
+        board.memory, board._boot_id, board._edition = memory, boot_id, b""
         return board
 
     def set_up(self, note: Note) -> None:
@@ -126,6 +129,11 @@ class Board:
     @property
     def incarnation(self) -> int:
         return self._load(_INCARNATION)
+
+    @property
+    def boot_id(self) -> bytes:
+        """Of the boot in which it was set up."""
+        return self.memory[_BOOT_ID : _BOOT_ID + 16].tobytes()
 
     @property
     def layout(self) -> int:

@@ -310,7 +310,7 @@ class Delays(Delivery):
         if presence is None or not presence.acquire(wait=False):
             return False
         with self._turn() as state:
-            if state.count:
+            if not state.is_over:
                 presence.acquire(shared=True)
                 return False
             if self._queue.log.flush_mode != "none":

@@ -419,8 +419,10 @@ class Delivery:
                 return
             number = state.manifest.next_run
             made = merge.install(f"{number:08d}", inputs)
-            state.runs = [run for run in state.runs if run not in inputs] + [made]
+            state.runs = [run for run in state.runs if run not in inputs]
             state.spent += inputs
+            # Of inputs that cannot be read nothing is left.
+            (state.spent if made.is_spent else state.runs).append(made)
             self._sort(merged=made)
 
 

@@ -316,7 +316,7 @@ class Group(Generic[S]):
         those who have followed the journal are at something else."""
         journal, files = self._journal, self.files
         if self._snapshots.install(journal.generation):
-            self._sync_names()  # whoever began this journal died before, and we write over its files
+            self._sync_names()  # whoever began this journal died, and we write over its files
         generation = journal.generation + 1
         journal.begin_next(sync=files.is_durable, is_other=is_other)
         self._snapshots.write(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 
 from tailrace.errors import LeaseLost
@@ -69,9 +69,17 @@ class Redriving:
         tried it: all of them, those of one group, or those at `offsets` among the dead letters. How
         many that were. Each comes back once, whatever happens meanwhile; those that somebody else
         has at the moment are left to them."""
+        with contextlib.closing(self._redrive_each(name, group, offsets, limit)) as letters:
+            return sum(1 for _ in letters)
+
+    def _redrive_each(
+        self, name: str, group: str | None, offsets: Iterable[int] | None, limit: int | None
+    ) -> Generator[Message, None, None]:
+        """The same, one by one, for who wants to know how far it came: each when it is back. To be
+        closed, so that nothing is held."""
         letters, target, done = self._letters(name), self.get(name), 0
         if letters is None:
-            return 0
+            return
         chosen = None if offsets is None else set(offsets)
         with letters.consumer(dead_letters.GROUP) as consumer:
             wanted = (
@@ -85,24 +93,29 @@ class Redriving:
                 batch = list(islice(wanted, most))
                 if not batch:
                     break
-                done += self._redrive(_claim(consumer, batch), consumer, letters, target)
-        return done
+                claimed = _claim(consumer, batch)
+                with contextlib.closing(
+                    self._redrive(claimed, consumer, letters, target)
+                ) as redriven:
+                    for message in redriven:
+                        done += 1
+                        yield message
 
     def _redrive(
         self, claimed: list[Message], consumer: Consumer, letters: Queue, target: Queue | Stream
-    ) -> int:
-        done = 0
+    ) -> Generator[Message, None, None]:
         try:
             for message in claimed:
                 self._revive(message, letters, target)
-                with contextlib.suppress(LeaseLost):  # it took long, and somebody else does it, too
+                try:
                     message.ack()
-                    done += 1
+                except LeaseLost:  # it took long, and somebody else does it, too
+                    continue
+                yield message
         finally:
             if left := [message for message in claimed if message.settled is None]:
                 with contextlib.suppress(LeaseLost):
                     consumer.release(left)
-        return done
 
     def _revive(self, message: Message, letters: Queue, target: Queue | Stream) -> None:
         producer = dead_letters.step_id("redrive", letters.incarnation, target.name, message.offset)

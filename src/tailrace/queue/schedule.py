@@ -48,6 +48,7 @@ _SPENT_MUCH: Final = 4_096
 _QUIET_RECORDS: Final = 1_024
 
 _NEVER_OVER: Final = 2**63
+_BEFORE_ALL: Final = (-1, 0)  # a key
 
 _OF_A_MESSAGE: Final = 64  # bytes, beside its key and its value
 
@@ -197,9 +198,14 @@ class Schedule:
 
     @property
     def count(self) -> int:
-        """Messages that are to be delivered."""
+        """Messages that are to be delivered. Where runs are damaged it may be somewhat off."""
         live = sum(run.live for run in self.runs)
-        return len(self.waiting) + live - self._cancelled_in_runs
+        return max(len(self.waiting) + live - self._cancelled_in_runs, 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Is there nothing to be delivered? What is damaged does not count."""
+        return not self.count and next(self.all(), None) is None
 
     @property
     def next_due(self) -> int | None:
@@ -241,7 +247,7 @@ class Schedule:
 
     def take(self, now_ms: int, most: int, most_bytes: int) -> Batch | None:
         """What is due, in order, up to so much; nothing is taken out before `deliver` is applied.
-        `None` if nothing is due."""
+        `None` if nothing is due, and no run ends before what it was to hold."""
         parts = [_Part(run) for run in self.runs]
         popped: list[Key] = []
         sources = [self._due_here(now_ms, popped)]
@@ -258,14 +264,17 @@ class Schedule:
                 size += len(chosen.value or b"") + len(chosen.key or b"") + _OF_A_MESSAGE
         for key in popped:
             heappush(self._heap, key)
-        if last is None:
+        runs = {}
+        for part, run in zip(parts, self.runs, strict=True):
+            if run.is_lost_from(part.position):  # or it would stay for ever
+                part.position, part.live = run.info.end, 0
+            if part.position != run.position:
+                taken = runs_of(part.taken) if part.taken else []
+                runs[part.name] = [part.position, part.live, taken]
+        if last is None and not runs:
             return None
-        runs = {
-            part.name: [part.position, part.live, runs_of(part.taken) if part.taken else []]
-            for part, run in zip(parts, self.runs, strict=True)
-            if part.position != run.position
-        }
-        return Batch(records, last, runs_of(sorted(offsets)) if offsets else [], runs)
+        in_memory = runs_of(sorted(offsets)) if offsets else []
+        return Batch(records, last or _BEFORE_ALL, in_memory, runs)
 
     def _due_here(self, now_ms: int, popped: list[Key]) -> Iterator[_Candidate]:
         heap, waiting = self._heap, self.waiting

@@ -173,6 +173,10 @@ class Run:
             if not self._read_on():
                 return
 
+    def is_lost_from(self, position: int) -> bool:
+        """Should there be more, and can nothing of it be read?"""
+        return position < self.info.end and all(at < position for at, _ in self.ahead())
+
     def _read_on(self) -> bool:
         if self._read_to >= self.info.end:
             return False
@@ -303,7 +307,7 @@ class Merge:
         self._fs.sync_dir(os.path.dirname(folder))
         made = Run(self._fs, folder, info)
         heads = [entry.key for run in inputs for _, entry in islice(run.ahead(), 1)]
-        made.advance(made.position_of(min(heads)), 0)
+        made.advance(made.position_of(min(heads)) if heads else info.end, 0)
         made.live = sum(run.live for run in inputs)
         return made
 
