@@ -21,6 +21,7 @@ from tailrace.kernel import COMPLETE
 from tailrace.kernel.layout import MAX_OFFSET
 from tailrace.log.board import Board, Note
 from tailrace.log.extents import Extent, Extents
+from tailrace.log.footprint import Footprint
 from tailrace.log.fs import File, FileSystem
 from tailrace.log.options import FlushMode
 from tailrace.log.reader import Reader, View
@@ -67,6 +68,7 @@ class Observer:
         self._board: Board | None = None
         self._incarnation = 0
         self._watermark_file = WatermarkFile(fs, folder)
+        self._footprint = Footprint(fs, folder)
         # All of this is as of this edition.
         self._edition: bytes | None = None
         self._extents = Extents()  # those without records, if any, are the last
@@ -85,6 +87,12 @@ class Observer:
             self.flush_mode = FlushMode(identity.flush)
             self.reader.sparse_below = identity.sparse_below
             self._is_known = True
+
+    def footprint(self) -> tuple[View, Extents]:
+        """What readers may see now, and of each segment what it takes on the disk."""
+        with self._lock:
+            view = self.view()
+            return view, self._footprint.measure(self._extents)
 
     # --- what may be seen -------------------------------------------------------------------
 

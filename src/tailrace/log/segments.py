@@ -56,7 +56,7 @@ def list_segments(fs: FileSystem, folder: str) -> tuple[Extent, ...]:
     """The segments in a folder, by base offset. Other files are none of our business."""
     found = []
     for entry in fs.list(folder, ending=".seg"):
-        base = _base_in(entry.name)
+        base = base_in(entry.name)
         if base is not None:
             found.append(Extent(base, entry.size))
     return tuple(sorted(found))
@@ -66,10 +66,11 @@ def list_orphans(fs: FileSystem, folder: str, extents: Iterable[Extent]) -> list
     """Index files whose segment is gone."""
     bases = {extent.base for extent in extents}
     indexes = [name for name in fs.names(folder) if name.endswith((".idx", ".tix"))]
-    return [name for name in indexes if (base := _base_in(name)) is not None and base not in bases]
+    return [name for name in indexes if (base := base_in(name)) is not None and base not in bases]
 
 
-def _base_in(name: str) -> int | None:
+def base_in(name: str) -> int | None:
+    """The base of the segment that a file belongs to, by its name; it may be any file's."""
     digits = name[:-4]
     is_ours = len(digits) == _DIGITS and digits.isascii() and digits.isdecimal()
     return int(digits) if is_ours else None
