@@ -13,6 +13,7 @@ from tailrace.kernel import Draft
 from tailrace.log import opening
 from tailrace.log.board import ATTENTION, POISONED, Board, Note
 from tailrace.log.commit import Committer, Written
+from tailrace.log.extents import Extent, Extents
 from tailrace.log.fs import FileSystem
 from tailrace.log.manner import Manner
 from tailrace.log.members import Members
@@ -22,7 +23,8 @@ from tailrace.log.producers import Appended
 from tailrace.log.reader import Reader, View
 from tailrace.log.recovery import Diagnosis, diagnose, treat
 from tailrace.log.retention import VacuumReport, count_expired, delete_before
-from tailrace.log.segments import Catalog, Extent, list_segments, sealed_before
+from tailrace.log.sealed import Sealed
+from tailrace.log.segments import Catalog
 from tailrace.log.sidefiles import (
     CleanMarker,
     Gaps,
@@ -84,6 +86,7 @@ class Writer:
             fs, folder, self._options, seals=self.flush_mode is not FlushMode.NONE
         )
         self._resources.callback(self.catalog.close)
+        self._sealed = Sealed(self.catalog)
         self.gaps = Gaps(fs, folder)
         self._start_file = StartOffset(fs, folder)
         self._resources.callback(self._start_file.close)
@@ -152,14 +155,14 @@ class Writer:
         is_new = facts is None or not opening.can_go_on(facts, found)
         if facts is None or is_new:
             facts = self.catalog.new_facts(found.next_offset)
-        self.tail.begin(facts, tuple(e for e in found.extents if e.base != facts.base))
+        self.tail.begin(facts, Extents(e for e in found.extents if e.base != facts.base))
         if is_new or not found.clean:
             self.tail.rewrite_indexes()
         if is_new:
             self._fs.sync_dir(self._folder)
         syncs = self.flush_mode is not FlushMode.NONE
         if syncs and not found.synced:
-            opening.make_durable(self._fs, self._folder, found, list(self.tail.extents()[0]))
+            opening.make_durable(self._fs, self._folder, found, self.tail.extents()[0])
         _file, segment, position, durable, _past = self.tail.written()
         watermark = opening.first_watermark(
             found,
@@ -188,7 +191,7 @@ class Writer:
         note = self.board.note()
         self._start_offset = note.start_offset
         self.gaps.load()
-        sealed = self._list_sealed(note)
+        sealed = self._sealed.list(note)
         assert watermark is not None
         self.tail.attach(note, sealed, watermark.segment)
         self._flush_turn.incarnation = self.board.incarnation
@@ -199,11 +202,11 @@ class Writer:
         if self.log_flush is FlushMode.NONE and self.flush_mode is not FlushMode.NONE:
             self._flush_unflushed(watermark, sealed, note)
 
-    def _flush_unflushed(self, mark: Watermark, sealed: tuple[Extent, ...], note: Note) -> None:
+    def _flush_unflushed(self, mark: Watermark, sealed: Extents, note: Note) -> None:
         """Nobody has ever flushed this log, and we are to: begin with what there is."""
         with self.committer.alone():
             self._fs.sync_dir(self._folder)
-            opening.sync_segments(self._fs, self._folder, list(sealed), mark.segment)
+            opening.sync_segments(self._fs, self._folder, sealed, mark.segment)
             self.committer.advance(note.segment, 0, note.segment)
 
     def _take_over(self) -> None:
@@ -211,11 +214,6 @@ class Writer:
         self._raise_start(self._start_file.load())
         self.tail.take_over()
         self._bump_layout()
-
-    def _list_sealed(self, note: Note) -> tuple[Extent, ...]:
-        listed = list_segments(self._fs, self._folder).extents
-        self.catalog.seals.load({extent.base for extent in listed})
-        return sealed_before(listed, note.segment, note.start_offset)
 
     def _start_upkeep(self) -> None:
         chores = []
@@ -340,7 +338,8 @@ class Writer:
         note, layout = board.note(), board.layout
         has_moved = note.segment != self.tail.base or layout != self._layout
         self._start_offset = note.start_offset
-        self.tail.follow(note, self._list_sealed(note) if has_moved else None)
+        sealed = self._sealed.since(self.tail.extents()[0], note) if has_moved else None
+        self.tail.follow(note, sealed)
         self._layout = layout
         if adopted is None:
             self._take_over()
@@ -505,7 +504,7 @@ class Writer:
             return
         # First: what is rolled from here on has to wait.
         _file, segment, position, end_offset, past = self._written()
-        extents = [*past.extents, Extent(segment, position)]
+        extents = past.extents.ending_with(Extent(segment, position))
         with self._flush_lock, self.committer.alone():
             try:
                 first = self.committer.watermark.segment
@@ -569,11 +568,13 @@ class Writer:
     def vacuum(self, given: Retention | None = None, below: int | None = None) -> VacuumReport:
         """Delete the segments that retention lets go, ours if none is given, below an offset."""
         with self.my_turn():
-            extents = tuple(extent for extent in self.tail.extents()[0] if extent.size)
+            extents, end_offset = self.tail.extents()
+            if not extents[-1].size:
+                extents = extents[:-1]  # the active one; each of the others has records
             expired = count_expired(
                 self.catalog,
                 extents,
-                self.tail.end_offset,
+                end_offset,
                 self._start_offset,
                 self._options.retention if given is None else given,
                 self._manner.wall_ms(),
@@ -588,10 +589,11 @@ class Writer:
                 # The start moves before the first file goes: a crash in between leaves files that
                 # the next vacuum removes, never a log that starts below what it has.
                 self._raise_start(survivors[0].base if survivors else self.tail.base)
+                self._sealed.let_go(extents[:expired], self._start_offset)
                 self.tail.drop(expired)
                 self._bump_layout()
-            active, start_offset = self.tail.base, self._start_offset
-        return delete_before(self.catalog, active, start_offset)
+            start_offset = self._start_offset
+        return delete_before(self.catalog, self._sealed.doomed, start_offset)
 
     def _check_open(self) -> None:
         if self._closed:
