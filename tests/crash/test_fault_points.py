@@ -31,7 +31,7 @@ FAULT_POINTS = {
     "make_dirs": "side quarantine",
     "lock": "lock lock.next lock.flush members",
     "map": "board",
-    "stat": "gaps watermark",
+    "stat": "log gaps watermark",
     "open": "seg idx tix cut log.json watermark reserved start clean seals gaps producers poisoned",
     "size": "seg gaps seals",
     "pread": "seg idx tix log.json watermark reserved start clean seals gaps producers poisoned",

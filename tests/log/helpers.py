@@ -103,7 +103,7 @@ def facts_of(path: Path, base: int) -> Facts:
 
     catalog = Catalog(OsFileSystem(), str(path), LogOptions(), read_only=True)
     try:
-        extent = {e.base: e for e in list_segments(OsFileSystem(), str(path)).extents}[base]
+        extent = {e.base: e for e in list_segments(OsFileSystem(), str(path))}[base]
         facts = catalog.new_facts(base)
         with catalog.files.use(segment_path(str(path), base)) as file:
             scan(file, facts, extent.size)

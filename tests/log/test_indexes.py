@@ -187,7 +187,7 @@ def test_an_index_that_lies(
 ) -> None:
     """Its positions are wrong, and the seal says that they are right: it costs time, no more."""
     catalog = Catalog(OsFileSystem(), str(path), LogOptions.parse(**OPTIONS), read_only=False)
-    extents = list_segments(OsFileSystem(), str(path)).extents
+    extents = list_segments(OsFileSystem(), str(path))
     catalog.seals.load({extent.base for extent in extents})
     for extent in extents:
         facts = catalog.facts(extent)
@@ -370,7 +370,7 @@ def test_a_sealed_index_of_another_kind(
 ) -> None:
     """The seal says that it is whole, and it cannot be read all the same: it is made anew."""
     catalog = Catalog(OsFileSystem(), str(path), LogOptions.parse(**OPTIONS), read_only=False)
-    first = list_segments(OsFileSystem(), str(path)).extents[0]
+    first = list_segments(OsFileSystem(), str(path))[0]
     catalog.seals.load({first.base})
     seal = catalog.seals.get(*first)
     assert seal is not None

@@ -12,10 +12,10 @@ import pytest
 
 from tailrace import Log, Record
 from tailrace.kernel import crc32c
+from tailrace.log.extents import Extent
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.index import TimeIndex
 from tailrace.log.offline.verify import VerifyReport, verify
-from tailrace.log.segments import Extent
 from tailrace.log.sidefiles import (
     CleanMarker,
     Gap,

@@ -43,7 +43,7 @@ class World:
         return log
 
     def bases(self) -> list[int]:
-        return [extent.base for extent in list_segments(self.disk, FOLDER).extents]
+        return [extent.base for extent in list_segments(self.disk, FOLDER)]
 
     def syncs(self) -> int:
         return segment_syncs(self.recorder)
@@ -175,7 +175,7 @@ def test_indexes_of_segments_that_several_wrote(world: World) -> None:
     assert not verify(world.disk, FOLDER).findings
     sealed = world.open()._writer
     assert sealed is not None
-    for extent in list_segments(world.disk, FOLDER).extents[:-1]:
+    for extent in list_segments(world.disk, FOLDER)[:-1]:
         assert sealed.catalog.seals.get(*extent) is not None
 
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ import pytest
 
 from tailrace import Closed, ConfigError, Corrupt, NotWritten
 from tailrace.log.fs import OsFileSystem
+from tailrace.queue import fluxmq_config
 from tailrace.queue.fluxmq_config import dump, load
 from tailrace.queue.registry import Queues, Registry
 from tailrace.queue.settings import QueueSettings
+from tailrace.queue.topics import Bindings
 from tailrace.testing import (
     Crash,
     Fail,
@@ -188,6 +191,80 @@ def test_matching(disk: SimulatedDisk) -> None:
     two.change(changing("some", topics=["c"]))
     assert one.match("a/b") == {"all"}
     assert one.match("c") == {"all", "some"}
+
+
+class Work:
+    """Counts filters that are put into the trie or taken out, and settings that are parsed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: Counter[str] = Counter()
+        for owner, name in ((Bindings, "add"), (Bindings, "remove"), (fluxmq_config, "_parse")):
+            monkeypatch.setattr(owner, name, self._counting(name, getattr(owner, name)))
+
+    def _counting(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            self.seen[name] += 1
+            return call(*arguments)
+
+        return counted
+
+
+def test_a_change_costs_what_has_changed(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made it, and however many queues there are."""
+    one, two = Registry(disk, ROOT).open(), Registry(disk, ROOT).open()
+    for number in range(50):
+        one.change(adding(f"q{number}", topics=[f"a/{number}/+", "all/#"]))
+    everybody = {f"q{number}" for number in range(50)}
+    assert one.match("all/x") == two.match("all/x") == everybody
+    before = two.current()
+    work = Work(monkeypatch)
+
+    def check(topic: str, names: set[str], added: int, removed: int, parsed: int) -> None:
+        work.seen.clear()
+        assert two.match(topic) == names
+        assert (work.seen["add"], work.seen["remove"]) == (added, removed)
+        assert work.seen["_parse"] == parsed
+        work.seen.clear()
+        assert one.match(topic) == names  # who made the change need not even parse
+        assert (work.seen["add"], work.seen["remove"]) == (added, removed)
+        assert not work.seen["_parse"]
+
+    one.change(changing("q7", topics=["b"]))
+    check("b", {"q7"}, 1, 2, 1)
+    one.change(changing("q7", limits={"max_depth": 7}))
+    check("b", {"q7"}, 0, 0, 1)
+    one.change(removing("q0"))
+    one.change(removing("q49"))
+    check("all/x", everybody - {"q0", "q7", "q49"}, 0, 4, 0)
+    one.change(adding("new", topics=["b"]))
+    check("b", {"q7", "new"}, 1, 0, 1)
+    one.change(lambda queues: queues.update(q1=queues.pop("q1")))  # it is the last one now
+    check("a/1/x", {"q1"}, 0, 0, 0)
+    assert before.match("all/x") == everybody  # what was then has not changed
+    assert before.match("b") == frozenset()
+    monkeypatch.undo()
+    assert two.current() == Registry(disk, ROOT, read_only=True).open().current()
+
+
+def test_a_difference_that_makes_no_sense(disk: SimulatedDisk) -> None:
+    """Found in what has changed alone, it is told as it is of a whole file."""
+    one, two = Registry(disk, ROOT).open(), Registry(disk, ROOT).open()
+    one.change(adding("a", "b", "c"))
+    assert set(two.current()) == {"a", "b", "c"}
+    good = disk.read(FILE)
+    for old, new, message in (
+        (b'"Name": "b"', b'"Name": "a"', "the queue 'a' is there twice"),
+        (b'"Name": "b"', b'"Name": 7', "there is a queue without a Name"),
+        (b'"Name": "b",', b'"Name": "b"', "it is not JSON: .* line 63"),
+    ):
+        assert old in good
+        disk.put(FILE, good.replace(old, new))
+        with pytest.raises(Corrupt, match=message):
+            two.change(nothing)
+    disk.put(FILE, good)
+    assert set(two.change(adding("d"))) == {"a", "b", "c", "d"}
 
 
 def test_queues_are_a_mapping() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import tailrace
+from tailrace.kernel import encode
+from tailrace.log.fs import OsFileSystem
 from tailrace.metrics import prometheus_text
 from tailrace.queue.stats import CHEAP
+from tailrace.testing import RecordingFileSystem
 from tests.queue.clocks import Machine
 
 
@@ -37,6 +41,40 @@ def test_every_message_is_in_one_place(path: Path) -> None:
     assert (group.cursor, group.committed, group.lag, group.settled) == (8, 1, 19, 2)
     assert (found.ready, found.leased, found.dead, found.estimated) == (13, 5, 1, False)
     assert group.members == 1
+
+
+def calls_of_stats(path: Path, segments: int, batch: int) -> list[Counter[str]]:
+    """What is done to the files of a queue that the store has open, and that has so many segments
+    of one batch: the second time that it is asked, and after a roll."""
+    fs, found = RecordingFileSystem(OsFileSystem()), []
+    with tailrace.open(path, fs=fs) as store:
+        queue = store.queue("q", flush="none")
+        folder = Path(store.layout.segments("q"))
+        folder.mkdir(parents=True)
+        draft = encode([b"value"] * batch, 1_700_000_000_000, 0)
+        for base in range(0, segments * batch, batch):  # to publish so many would take a while
+            (folder / f"{base:020d}.seg").write_bytes(draft.place(base))
+        queue.publish(b"")  # in a segment of its own, as those are old
+        store.stats()
+        for more in (1, 2):
+            fs.trace.clear()
+            figures = store.stats()["q"]
+            found.append(Counter(each.op for each in fs.trace if str(folder) in each.path))
+            assert (figures.segments, figures.messages) == (
+                segments + more,
+                segments * batch + more,
+            )
+            files = [each for each in folder.iterdir() if each.is_file()]
+            assert figures.bytes == sum(each.stat().st_size for each in files)
+            queue.log._writing().tail.roll()
+            queue.publish(b"")
+    return found
+
+
+def test_the_same_calls_for_10_and_for_10_000_segments(tmp_path: Path) -> None:
+    few = calls_of_stats(tmp_path / "few", 10, 1_100)
+    assert few == calls_of_stats(tmp_path / "many", 10_000, 2)
+    assert few[0] == {"stat": 3, "size": 2, "pread": 1}
 
 
 def test_time() -> None:
@@ -194,7 +232,7 @@ def test_a_deleted_queue(path: Path) -> None:
 
 
 def test_nobody_notices(path: Path) -> None:
-    """No file is written, no group is made or joined, and nothing stays open."""
+    """No file is written, no group is made or joined, and nothing more stays open."""
     with tailrace.open(path) as store:
         queue = store.queue("q")
         queue.publish_many([b"1", b"2"])
@@ -205,6 +243,7 @@ def test_nobody_notices(path: Path) -> None:
             found = {str(each): each.stat() for each in path.rglob("*")}
             return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found.items()}
 
+        store.stats()  # by the log that is open, which reads through files of its own
         before, handles = tree(), len(os.listdir("/proc/self/fd"))
         for exact in (False, True):
             store.stats(exact=exact)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 
@@ -170,3 +171,25 @@ def test_the_cost_does_not_grow_with_the_filters() -> None:
         return count
 
     assert steps(10_000) == steps(10)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_copy_and_what_it_is_a_copy_of(seed: int) -> None:
+    """Whichever is changed, the others stay as they are."""
+    rng = random.Random(seed)
+    kept: list[tuple[Bindings[int], set[tuple[str, int]]]] = [(Bindings(), set())]
+    for _step in range(60):
+        bindings, bound = rng.choice(kept)
+        if rng.random() < 0.2:
+            kept.append((bindings.copy(), set(bound)))
+            continue
+        pair = ("/".join(rng.choices("ab+", k=rng.randint(1, 3))), rng.randrange(3))
+        if rng.random() < 0.4:
+            bindings.remove(*pair)
+            bound.discard(pair)
+        else:
+            bindings.add(*pair)
+            bound.add(pair)
+    for bindings, bound in kept:
+        for topic in ("a", "b", "a/b", "b/b", "a/a/b", "b/a/a"):
+            assert bindings.match(topic) == {each for filt, each in bound if matches(filt, topic)}

@@ -226,8 +226,8 @@ class Store:
         await self._do(lambda store: store.configure(name, **options))
 
     async def stats(self, *, exact: bool = False) -> dict[str, QueueStats]:
-        """Figures of each queue, by name. Nobody is disturbed, and nothing is left open. What would
-        take long to count is estimated, and says so, unless it is to be `exact`."""
+        """Figures of each queue, by name. Nobody is disturbed, and no log is left open that was
+        not. What would take long to count is estimated, and says so, unless it is to be `exact`."""
         return await asyncio.to_thread(partial(self._opened().stats, exact=exact))
 
     async def backup(

@@ -9,12 +9,13 @@ from tailrace.errors import NotWritten, OutcomeUnknown
 from tailrace.log.adoption import Adoption, Piece, Plan, place_in_file
 from tailrace.log.board import Note
 from tailrace.log.commit import Receipt
+from tailrace.log.extents import Extent, Extents
 from tailrace.log.fs import write_all
 from tailrace.log.inputs import checked_sequence
 from tailrace.log.log import Log
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.producers import Appended
-from tailrace.log.segments import Extent, segment_path
+from tailrace.log.segments import segment_path
 from tailrace.log.staging import check_whole, read_placed, staging_path
 from tailrace.log.writer import Writer
 
@@ -90,8 +91,8 @@ class _Adopter:
                 message = f"{self._folder}: cannot take in what was staged: {error}"
                 raise NotWritten(message) from error
             raise
-        extents = (*past.extents, Extent(segment, size), *(move.extent for move in moves))
-        self._go_on(extents, base + records)
+        new = [Extent(segment, size), *(move.extent for move in moves)]
+        self._go_on(past.extents, new, base + records)
         return base
 
     def _place(self, pieces: Sequence[Piece], base: int) -> list[_Move]:
@@ -140,13 +141,14 @@ class _Adopter:
         tail.forget_extension()
         self._writer.bump_layout()
 
-    def _go_on(self, extents: tuple[Extent, ...], end_offset: int) -> None:
+    def _go_on(self, before: Extents, new: list[Extent], end_offset: int) -> None:
         """Everything is in its place: have it count, and go on behind it. As if another writer had
         written all that."""
-        tail, last = self._tail, extents[-1]
-        sealed = [extent for extent in extents[:-1] if extent.base >= tail.base]
+        tail, sealed, last = self._tail, new[:-1], new[-1]
+        for extent in sealed:
+            before = before.and_then(extent)
         note = Note(*last, end_offset, self._writer.start_offset)
-        tail.follow(note, extents[:-1])
+        tail.follow(note, before)
         tail.announce(*note[:3])  # whoever finds us dead from here on sees that all is done
         try:
             Adoption.remove(self._fs, self._folder)

@@ -75,7 +75,7 @@ class Adoption(NamedTuple):
 
     def undo(self, fs: FileSystem, folder: str) -> None:
         """Put the log back. Nobody has been told of what goes, and nobody has seen it."""
-        for extent in reversed(list_segments(fs, folder).extents):
+        for extent in reversed(list_segments(fs, folder)):
             if extent.base > self.segment:
                 remove_segment(fs, folder, extent.base)
         file = fs.open(segment_path(folder, self.segment), write=True)

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from tailrace import hooks
 from tailrace.errors import OutcomeUnknown
+from tailrace.log.extents import Extents
 from tailrace.log.fs import File, FileSystem
-from tailrace.log.segments import Extent
 from tailrace.log.sidefiles import Poison, Watermark, WatermarkFile
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Past(NamedTuple):
     """The segments before the active one. `rolled` are the last of them, with those that are not
     durable; `named` says that the name of the active one is."""
 
-    extents: tuple[Extent, ...]
+    extents: Extents
     rolled: tuple[Rolled, ...]
     named: bool
 

@@ -117,8 +117,12 @@ class FileSystem(Protocol):
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """Open a file; `create` makes it if it is missing (and never truncates it)."""
 
-    def list(self, path: str) -> list[Entry]:
-        """The entries of a directory, in no order."""
+    def names(self, path: str) -> list[str]:
+        """The names in a directory, in no order: of ten thousand files in a few milliseconds."""
+
+    def list(self, path: str, *, ending: str = "") -> list[Entry]:
+        """The entries of a directory whose names end so, in no order. To look at each takes most of
+        the time, so whoever needs some should not ask for all."""
 
     def stat(self, path: str) -> Entry: ...
 
@@ -214,13 +218,17 @@ class OsFileSystem:
             flags |= os.O_CREAT
         return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644))
 
-    def list(self, path: str) -> list[Entry]:
+    def names(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def list(self, path: str, *, ending: str = "") -> list[Entry]:
         entries = []
         with os.scandir(path) as found:
             for item in found:
-                # A file may go (retention) between the listing and the look at it.
-                with contextlib.suppress(FileNotFoundError):
-                    entries.append(_entry(item.name, item.stat()))
+                if item.name.endswith(ending):
+                    # A file may go (retention) between the listing and the look at it.
+                    with contextlib.suppress(FileNotFoundError):
+                        entries.append(_entry(item.name, item.stat()))
         return entries
 
     def stat(self, path: str) -> Entry:

@@ -12,19 +12,23 @@ the folder in between.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tailrace.kernel import COMPLETE
 from tailrace.kernel.layout import MAX_OFFSET
 from tailrace.log.adoption import Adoption
-from tailrace.log.board import Board
+from tailrace.log.board import Board, Note
+from tailrace.log.extents import Extent, Extents
+from tailrace.log.footprint import Footprint
 from tailrace.log.fs import File, FileSystem
 from tailrace.log.options import FlushMode
 from tailrace.log.reader import Reader, View
 from tailrace.log.recovery import count_unbroken, durable_size
 from tailrace.log.scan import Facts, scan
-from tailrace.log.segments import Catalog, Extent, list_segments, segment_path
+from tailrace.log.segments import Catalog, list_segments, segment_path
 from tailrace.log.sidefiles import (
     Gaps,
     Identity,
@@ -54,7 +58,8 @@ class Observer:
         self.fs = fs
         self.folder = folder
         self._own_mark = own_mark
-        fs.list(folder)  # a folder that is not there is an error now, not at the first read
+        if not fs.stat(folder).is_dir:  # or not there: an error now, not at the first read
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
         self.flush_mode = FlushMode.ASYNC  # until it is known whose log it is
         self.catalog = catalog
         self.gaps = Gaps(fs, folder)
@@ -64,15 +69,16 @@ class Observer:
         self._board: Board | None = None
         self._incarnation = 0
         self._watermark_file = WatermarkFile(fs, folder)
+        self._footprint = Footprint(fs, folder)
         # All of this is as of this edition.
         self._edition: bytes | None = None
-        self._extents: tuple[Extent, ...] = ()
+        self._extents = Extents()  # those without records, if any, are the last
         self._start = 0
         self._mark: Watermark | None = None
         self._adoption: Adoption | None = None
         self._tail: Facts | None = None
         self._unbroken: tuple[object, int] = (None, 0)
-        self._last_view = View((), 0, 0)
+        self._last_view = View(Extents(), 0, 0)
         self._closed = False
         self._identify()
 
@@ -83,6 +89,12 @@ class Observer:
             self.flush_mode = FlushMode(identity.flush)
             self.reader.sparse_below = identity.sparse_below
             self._is_known = True
+
+    def footprint(self) -> tuple[View, Extents]:
+        """What readers may see now, and of each segment what it takes on the disk."""
+        with self._lock:
+            view = self.view()
+            return view, self._footprint.measure(self._extents)
 
     # --- what may be seen -------------------------------------------------------------------
 
@@ -112,10 +124,10 @@ class Observer:
             self._last_view, _ = self._view(self._edition is not None, is_noted=True)
             return self._last_view
 
-    def _has_moved(self, edition: bytes | None, extents: tuple[Extent, ...]) -> bool:
+    def _has_moved(self, edition: bytes | None, extents: Extents) -> bool:
         """Look again: has a writer moved on? Otherwise a file is missing."""
         now = self.edition()
-        self._look_around(now)
+        self._look_around(now, closely=True)
         return self._extents != extents or now != edition
 
     def edition(self) -> bytes | None:
@@ -128,10 +140,11 @@ class Observer:
         except ValueError:  # closed meanwhile
             return None
 
-    def _look_around(self, edition: bytes | None) -> None:
-        """Take in everything that changes rarely."""
+    def _look_around(self, edition: bytes | None, *, closely: bool = False) -> None:
+        """Take in everything that changes rarely; `closely` lists the folder in any case."""
         incarnation = self._board.incarnation if self._board is not None else 0
         if incarnation != self._incarnation:  # files of the same name may be others
+            closely = True
             self._incarnation = incarnation
             self.catalog.forget_all()
             self._tail = None
@@ -145,25 +158,51 @@ class Observer:
         note = self._board.peek() if edition is not None and self._board is not None else None
         self._adoption = Adoption.load(self.fs, self.folder)
         start = self._start = self._load_start()
-        listed = list_segments(self.fs, self.folder).extents
-        if note is not None:
-            listed = tuple(extent for extent in listed if extent.base <= note.segment)
-        while len(listed) > 1 and listed[1].base <= start:  # about to be deleted
-            listed = listed[1:]
-        bases = {extent.base for extent in listed}
-        known = {extent.base for extent in self._extents}
-        for base in bases:
-            if base >= max(known, default=0):  # a roll that failed may have left it, and made anew
-                self.catalog.files.forget(segment_path(self.folder, base))
-        if bases != known:
-            self.catalog.seals.load(bases)
-            self.catalog.active = max(bases, default=None)
-            for base in known - bases:
-                self.catalog.forget(base)
+        known, extents = self._extents, None
+        if note is not None and self._edition is not None and not closely:
+            extents = self._go_on(note)
+        if extents is None:
+            extents = self._list(note)
+        self._extents = extents = extents.from_offset(start)  # the others are about to be deleted
+        self.catalog.active = extents[-1].base if extents else None
+        if known:
+            for extent in extents[extents.index_of(known[-1].base) :]:
+                # A roll that failed may have left it, and made anew.
+                self.catalog.files.forget(segment_path(self.folder, extent.base))
+            gone = known.index_of(extents[0].base) if extents else len(known)
+            for extent in known[:gone]:
+                self.catalog.forget(extent.base)
         self.gaps.load()
         self._mark = mark
-        self._extents = listed
         self._edition = edition
+
+    def _go_on(self, note: Note) -> Extents | None:
+        """What has come since the last look, after which the same writers have gone on."""
+        known = self._extents
+        count = _count_with_records(known)
+        if not count:
+            return None
+        new = self.catalog.sealed_between(known[count - 1].base, note.segment)
+        if new is None:
+            return None
+        try:
+            size = self.fs.stat(segment_path(self.folder, note.segment)).size
+        except FileNotFoundError:
+            return None
+        extents = known[: count - 1]
+        for extent in new:
+            extents = extents.and_then(extent)
+        return extents.ending_with(Extent(note.segment, size))
+
+    def _list(self, note: Note | None) -> Extents:
+        listed = list_segments(self.fs, self.folder)
+        if note is not None:
+            listed = tuple(extent for extent in listed if extent.base <= note.segment)
+        self.catalog.seals.load({extent.base for extent in listed})
+        # An empty one with records behind it is left over from a roll that failed.
+        count = _count_with_records(listed)
+        found = [*(extent for extent in listed[:count] if extent.size), *listed[count:]]
+        return Extents(found[:-1]).ending_with(found[-1]) if found else Extents()
 
     def _load_start(self) -> int:
         return StartOffset(self.fs, self.folder).load()
@@ -187,12 +226,12 @@ class Observer:
         if bound is None:
             is_there = mark is None or not extents or mark.segment <= extents[-1].base
             return self._whole_batches(extents, start), is_there
-        # An empty one is left over from a roll that failed; the records went on before it.
-        visible = [extent for extent in extents if extent.size and extent.base < bound.segment]
-        is_there = any(extent.base == bound.segment for extent in reversed(extents))
+        index = extents.index_of(bound.segment)
+        is_there = index < len(extents) and extents[index].base == bound.segment
+        visible = extents[: min(index, _count_with_records(extents))]
         if is_there:
-            visible.append(Extent(bound.segment, bound.position))
-        return View(tuple(visible), start, max(bound.durable, start)), is_there
+            visible = visible.ending_with(Extent(bound.segment, bound.position))
+        return View(visible, start, max(bound.durable, start)), is_there
 
     def _bound(self, mark: Watermark | None) -> Watermark | Poison | Adoption | None:
         """The last good flush, if nothing behind it may be seen."""
@@ -205,7 +244,7 @@ class Observer:
             return mark if mark.boot_id == self.fs.boot_id() else None
         return None
 
-    def _whole_batches(self, extents: tuple[Extent, ...], start: int) -> View:
+    def _whole_batches(self, extents: Extents, start: int) -> View:
         mark = self._mark
         if mark is not None and self._is_cut_off(mark):
             extents = extents[: self._count_unbroken(extents, mark, start)]
@@ -216,15 +255,16 @@ class Observer:
             if size:
                 break
             last -= 1
-        with_records = [extent for extent in extents[:last] if extent.size] if last >= 0 else []
+        with_records = extents[: max(last, 0)]
         if last >= 0:
             extent, facts = self._tail_facts(Extent(extents[last].base, size))
             vouched_for = min(durable_size(extent, self._mark), extent.size)
-            with_records.append(Extent(extent.base, max(facts.size, vouched_for)))
+            extent = Extent(extent.base, max(facts.size, vouched_for))
+            with_records = with_records.ending_with(extent)
             end = max(end, facts.next_offset)
         if self._mark is not None:
             end = max(end, self._mark.durable)  # if that much is not there, readers are to be told
-        return View(tuple(with_records), start, max(start, end))
+        return View(with_records, start, max(start, end))
 
     def _size_now(self, extent: Extent) -> int:
         with self.catalog.files.use(segment_path(self.folder, extent.base)) as file:
@@ -234,7 +274,7 @@ class Observer:
         """Has a power cut hit an `async` log that no writer has opened since?"""
         return self.flush_mode is FlushMode.ASYNC and mark.boot_id != self.fs.boot_id()
 
-    def _count_unbroken(self, extents: tuple[Extent, ...], mark: Watermark, start: int) -> int:
+    def _count_unbroken(self, extents: Extents, mark: Watermark, start: int) -> int:
         """What recovery will keep; looked up once, as it reads all that is behind the watermark."""
         known, count = self._unbroken
         if known != (extents, mark, start):
@@ -331,3 +371,11 @@ class Observer:
                 self._board.close()
                 self._board = None
         self.catalog.close()
+
+
+def _count_with_records(extents: Sequence[Extent]) -> int:
+    """Up to the last one that has any."""
+    count = len(extents)
+    while count and not extents[count - 1].size:
+        count -= 1
+    return count

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tailrace.errors import ConfigError, OutcomeUnknown
+from tailrace.log.extents import Extent, Extents
 from tailrace.log.fs import FileSystem, pieces, write_all
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.recovery import Diagnosis
 from tailrace.log.scan import Facts
-from tailrace.log.segments import Extent, segment_path
+from tailrace.log.segments import segment_path
 from tailrace.log.sidefiles import Identity, Watermark, side_path
 
 __all__ = [
@@ -54,7 +55,7 @@ def can_go_on(tail: Facts, found: Diagnosis) -> bool:
     return found.empty is None and found.extents[-1] == (tail.base, tail.size)
 
 
-def make_durable(fs: FileSystem, folder: str, found: Diagnosis, extents: list[Extent]) -> None:
+def make_durable(fs: FileSystem, folder: str, found: Diagnosis, extents: Extents) -> None:
     """Recovery read these bytes from the page cache; before they count they must be on disk.
 
     If they were written in this boot, a flush of them may have failed before, and the cache only
@@ -64,10 +65,9 @@ def make_durable(fs: FileSystem, folder: str, found: Diagnosis, extents: list[Ex
     first = mark.segment if mark is not None else 0
     try:
         if mark is not None and mark.boot_id == fs.boot_id():
-            for extent in extents:
-                if extent.base >= first:
-                    start = mark.position if extent.base == first else 0
-                    _write_again(fs, folder, extent, start)
+            for extent in extents[extents.index_of(first) :]:
+                start = mark.position if extent.base == first else 0
+                _write_again(fs, folder, extent, start)
         fs.sync_dir(folder)
         sync_segments(fs, folder, extents, first)
     except OSError as error:
@@ -85,19 +85,18 @@ def _write_again(fs: FileSystem, folder: str, extent: Extent, start: int) -> Non
         file.close()
 
 
-def sync_segments(fs: FileSystem, folder: str, extents: list[Extent], first_base: int) -> None:
+def sync_segments(fs: FileSystem, folder: str, extents: Extents, first_base: int) -> None:
     """Sync the segments from `first_base` on; those that retention has deleted meanwhile have not
     to be."""
-    for extent in extents:
-        if extent.base >= first_base:
-            try:
-                file = fs.open(segment_path(folder, extent.base), write=True)
-            except FileNotFoundError:
-                continue
-            try:
-                file.sync()
-            finally:
-                file.close()
+    for extent in extents[extents.index_of(first_base) :]:
+        try:
+            file = fs.open(segment_path(folder, extent.base), write=True)
+        except FileNotFoundError:
+            continue
+        try:
+            file.sync()
+        finally:
+            file.close()
 
 
 def sync_side_files(fs: FileSystem, folder: str) -> None:

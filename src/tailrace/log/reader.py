@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.kernel import HEADER_SIZE, BatchInfo, find_record_at_time
+from tailrace.log.extents import Extent, Extents
 from tailrace.log.fs import File
 from tailrace.log.scan import LARGEST_READ, Chunks, Damage, Region, find_next_batch, header_at
-from tailrace.log.segments import Catalog, Extent, segment_path
+from tailrace.log.segments import Catalog, segment_path
 from tailrace.log.sidefiles import Gaps
 
 __all__ = ["Reader", "View"]
@@ -30,7 +31,7 @@ _LARGEST_KEPT = 1 << 20
 class View(NamedTuple):
     """`start <= offset < end` is there to read, in these segments as far as they may be read."""
 
-    extents: tuple[Extent, ...]
+    extents: Extents
     start: int
     end: int
 
@@ -49,7 +50,7 @@ class Reader:
         self._gaps = gaps
         self.sparse_below = sparse_below
         self._current_start = current_start
-        self._known_peaks: tuple[tuple[Extent, ...], list[int]] = ((), [])
+        self._known_peaks: tuple[Extents, list[int]] = (Extents(), [])
         # What a look for a time has found last, with its segment: the next read is likely of it.
         self._found: tuple[int, Region] | None = None
 
@@ -217,7 +218,7 @@ class Reader:
         sealed = view.extents[:-1]
         known, peaks = self._known_peaks
         if sealed[: len(known)] != known:  # the first ones were deleted
-            known, peaks = (), []
+            known, peaks = Extents(), []
         if not peaks or peaks[-1] < timestamp:
             peaks = list(peaks)
             for extent in sealed[len(peaks) :]:

@@ -33,12 +33,13 @@ from typing import NamedTuple
 from tailrace.errors import ConfigError
 from tailrace.kernel import COMPLETE, HEADER_SIZE, MAX_SECTION, crc32c
 from tailrace.kernel.layout import CRC_START, MAGIC_BYTES, VERSION
+from tailrace.log.extents import Extent, Extents
 from tailrace.log.fs import File, FileSystem, is_zeros, pieces, read_exactly, write_all
 from tailrace.log.options import FlushMode
 from tailrace.log.scan import Damage, Facts, scan
 from tailrace.log.segments import (
     Catalog,
-    Extent,
+    list_orphans,
     list_segments,
     remove_segment,
     segment_path,
@@ -76,7 +77,7 @@ class Diagnosis:
     """What a log's folder holds, and what has to be done to write to it."""
 
     folder: str
-    extents: tuple[Extent, ...] = ()  # segments with records, as they will be
+    extents: Sequence[Extent] = ()  # segments with records, as they will be
     tail: Facts | None = None  # of the last of them
     empty: int | None = None  # the base of an empty segment behind them
     start_offset: int = 0
@@ -97,18 +98,18 @@ def diagnose(fs: FileSystem, catalog: Catalog, gaps: Gaps, flush: FlushMode) -> 
     """Look at a log, without changing anything."""
     folder = catalog.folder
     found = Diagnosis(folder)
-    listing = list_segments(fs, folder)
-    found.leftovers = [os.path.join(folder, name) for name in listing.orphans]
+    listed = list_segments(fs, folder)
+    found.leftovers = [os.path.join(folder, name) for name in list_orphans(fs, folder, listed)]
     found.leftovers += _unfinished_files(fs, os.path.join(folder, FOLDER))
-    catalog.seals.load({extent.base for extent in listing.extents}, alone=True)
+    catalog.seals.load({extent.base for extent in listed}, alone=True)
     gaps.load()
     found.start_offset = StartOffset(fs, folder).load()
     found.watermark = WatermarkFile(fs, folder).load()
     found.ours = _exists(fs, side_path(folder, "watermark"))
     found.poison = Poison.load(fs, folder, found.watermark)
-    found.extents = _without_deleted(found, listing.extents)
+    found.extents = _without_deleted(found, listed)
     marker = CleanMarker.load(fs, folder)
-    if found.poison is None and marker is not None and _fits(marker, listing.extents, fs):
+    if found.poison is None and marker is not None and _fits(marker, listed, fs):
         found.clean = True
         found.synced = not marker.boot_id
         found.next_offset = marker.end_offset
@@ -169,12 +170,12 @@ def _unfinished_files(fs: FileSystem, folder: str) -> list[str]:
     return [os.path.join(folder, entry.name) for entry in entries if entry.name.endswith(".tmp")]
 
 
-def _without_deleted(found: Diagnosis, extents: tuple[Extent, ...]) -> tuple[Extent, ...]:
+def _without_deleted(found: Diagnosis, extents: tuple[Extent, ...]) -> Extents:
     """Drop (and remove) what retention had decided to delete when it was interrupted."""
-    while len(extents) > 1 and extents[1].base <= found.start_offset:
-        found.leftovers += segment_paths(found.folder, extents[0].base)
-        extents = extents[1:]
-    return extents
+    kept = Extents(extents).from_offset(found.start_offset)
+    for extent in extents[: len(extents) - len(kept)]:
+        found.leftovers += segment_paths(found.folder, extent.base)
+    return kept
 
 
 def _fits(marker: CleanMarker, extents: tuple[Extent, ...], fs: FileSystem) -> bool:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tailrace.log.extents import Extent, Extents
 from tailrace.log.options import Retention
-from tailrace.log.segments import Catalog, Extent, list_segments, remove_segment, sealed_before
+from tailrace.log.segments import Catalog, remove_segment
 
 __all__ = ["VacuumReport", "count_expired", "delete_before"]
 
@@ -26,7 +27,7 @@ class VacuumReport(NamedTuple):
 
 def count_expired(
     catalog: Catalog,
-    extents: tuple[Extent, ...],
+    extents: Extents,
     end_offset: int,
     start_offset: int,
     retention: Retention,
@@ -34,51 +35,62 @@ def count_expired(
     below: int | None = None,
 ) -> int:
     """How many segments from the front may go, of those that are all below an offset if there is
-    one. All of them means: the active one too."""
-    if not extents:
-        return 0
-    bounds = [extent.base for extent in extents[1:]] + [end_offset]
-    records = [0] * len(extents)
-    if retention.max_records is not None:
-        records = [catalog.records(*pair) for pair in zip(extents, bounds, strict=True)]
-    kept_bytes = sum(extent.size for extent in extents)
-    kept_records = sum(records)
+    one. All of them means: the active one too.
+
+    Only those that may go, and the first that may not, are looked at.
+    """
+    kept_bytes = extents.bytes
+    kept_records: int | None = None  # unless they have to be counted
     for i, extent in enumerate(extents):
+        bound = extents[i + 1].base if i + 1 < len(extents) else end_offset
         kept_bytes -= extent.size
-        kept_records -= records[i]
+        if kept_records is not None:
+            kept_records -= catalog.records(extent, bound)
+        elif retention.max_records is not None and end_offset - bound >= retention.max_records:
+            kept_records = _count_records(catalog, extents[i + 1 :], end_offset)
         expired = (
-            bounds[i] <= start_offset
+            bound <= start_offset
             or (retention.max_bytes is not None and kept_bytes >= retention.max_bytes)
-            or (retention.max_records is not None and kept_records >= retention.max_records)
+            or (
+                retention.max_records is not None
+                and kept_records is not None
+                and kept_records >= retention.max_records
+            )
             or (
                 retention.max_age_ms is not None
                 and now_ms - catalog.max_timestamp(extent) > retention.max_age_ms
             )
         )
-        if not expired or (below is not None and bounds[i] > max(below, start_offset)):
+        if not expired or (below is not None and bound > max(below, start_offset)):
             return i
     return len(extents)
 
 
-def delete_before(catalog: Catalog, active: int, start_offset: int) -> VacuumReport:
-    """Delete the segments before the active one that are all below the log start offset: those
+def _count_records(catalog: Catalog, extents: Extents, end_offset: int) -> int:
+    """They may be fewer than the offsets, never more."""
+    bounds = [*(extent.base for extent in extents), end_offset][1:]
+    return sum(catalog.records(*pair) for pair in zip(extents, bounds, strict=True))
+
+
+def delete_before(catalog: Catalog, doomed: dict[Extent, int], start_offset: int) -> VacuumReport:
+    """Delete the segments that are `doomed` once the log starts at an offset, if it does: those
     that were just let go, and what others left who were killed while they did this. Somebody else
-    may be at it now."""
+    may be at it now. What is deleted is doomed no more."""
     fs, folder = catalog.fs, catalog.folder
-    listed = [e for e in list_segments(fs, folder).extents if e.size and e.base < active]
-    kept = set(sealed_before(tuple(listed), active, start_offset))
     deleted: list[Extent] = []
     failure: OSError | None = None
-    for extent in listed:
-        if extent in kept:
-            break
+    for extent in sorted(doomed.copy()):
+        if doomed.get(extent, 0) > start_offset:
+            continue
         try:
-            remove_segment(fs, folder, extent.base)
+            was_there = remove_segment(fs, folder, extent.base)
         except OSError as error:  # the others may go all the same
             failure = failure or error
             continue
+        doomed.pop(extent, None)
         catalog.forget(extent.base)
-        deleted.append(extent)
+        if was_there:
+            deleted.append(extent)
     if deleted:
         fs.sync_dir(folder)
     if failure is not None:

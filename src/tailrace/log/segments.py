@@ -10,31 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 from tailrace.errors import Closed
 from tailrace.kernel import COMPLETE, crc32c
+from tailrace.log.extents import Extent
 from tailrace.log.fs import File, FileSystem, read_file, write_all
 from tailrace.log.index import OffsetIndex, TimeIndex
 from tailrace.log.options import LogOptions
 from tailrace.log.scan import Facts, hop, scan
 from tailrace.log.sidefiles import Seal, Seals
 
-__all__ = ["Catalog", "Extent", "OpenFiles", "list_segments", "segment_path"]
+__all__ = ["Catalog", "OpenFiles", "list_segments", "segment_path"]
 
-_NAME = re.compile(r"(\d{20})\.(seg|idx|tix)")
+_DIGITS = 20  # of a base, in a name
 _FACTS_IN_MEMORY = 64  # at most about 10 MiB of indexes
-
-
-class Extent(NamedTuple):
-    """A segment, as far as it may be read."""
-
-    base: int
-    size: int
+_ROLLS_MOST = 64  # that are followed one by one
 
 
 def segment_path(folder: str, base: int, extension: str = "seg") -> str:
@@ -46,47 +39,41 @@ def segment_paths(folder: str, base: int) -> list[str]:
     return [segment_path(folder, base, extension) for extension in ("idx", "tix", "seg")]
 
 
-def remove_segment(fs: FileSystem, folder: str, base: int) -> None:
-    """Remove what there is of a segment; the names are not gone durably before a sync."""
-    for path in segment_paths(folder, base):
-        with contextlib.suppress(FileNotFoundError):
+def remove_segment(fs: FileSystem, folder: str, base: int) -> bool:
+    """Remove what there is of a segment; the names are not gone durably before a sync. False if it
+    was gone."""
+    was_there = False
+    for path in segment_paths(folder, base):  # the segment itself is the last
+        try:
             fs.unlink(path)
+            was_there = True
+        except FileNotFoundError:
+            was_there = False
+    return was_there
 
 
-class Listing(NamedTuple):
-    """`orphans` are index files whose segment is gone."""
-
-    extents: tuple[Extent, ...]
-    modified_ms: dict[int, int]
-    orphans: list[str]
-
-
-def list_segments(fs: FileSystem, folder: str) -> Listing:
+def list_segments(fs: FileSystem, folder: str) -> tuple[Extent, ...]:
     """The segments in a folder, by base offset. Other files are none of our business."""
-    sizes: dict[int, int] = {}
-    modified: dict[int, int] = {}
-    indexes: list[tuple[int, str]] = []
-    for entry in fs.list(folder):
-        match = _NAME.fullmatch(entry.name)
-        if match is None:
-            continue
-        base = int(match[1])
-        if match[2] == "seg":
-            sizes[base], modified[base] = entry.size, entry.modified_ms
-        else:
-            indexes.append((base, entry.name))
-    orphans = [name for base, name in indexes if base not in sizes]
-    return Listing(tuple(Extent(b, sizes[b]) for b in sorted(sizes)), modified, orphans)
+    found = []
+    for entry in fs.list(folder, ending=".seg"):
+        base = base_in(entry.name)
+        if base is not None:
+            found.append(Extent(base, entry.size))
+    return tuple(sorted(found))
 
 
-def sealed_before(
-    extents: tuple[Extent, ...], active: int, start_offset: int
-) -> tuple[Extent, ...]:
-    """The segments before the active one, without those that are about to be deleted."""
-    before = [extent for extent in extents if extent.base < active]
-    bounds = [*(extent.base for extent in before), active][1:]
-    pairs = zip(before, bounds, strict=True)
-    return tuple(extent for extent, bound in pairs if extent.size and bound > start_offset)
+def list_orphans(fs: FileSystem, folder: str, extents: Iterable[Extent]) -> list[str]:
+    """Index files whose segment is gone."""
+    bases = {extent.base for extent in extents}
+    indexes = [name for name in fs.names(folder) if name.endswith((".idx", ".tix"))]
+    return [name for name in indexes if (base := base_in(name)) is not None and base not in bases]
+
+
+def base_in(name: str) -> int | None:
+    """The base of the segment that a file belongs to, by its name; it may be any file's."""
+    digits = name[:-4]
+    is_ours = len(digits) == _DIGITS and digits.isascii() and digits.isdecimal()
+    return int(digits) if is_ours else None
 
 
 class OpenFiles:
@@ -229,6 +216,27 @@ class Catalog:
             return seal.records
         facts = self.facts(extent)
         return next_base - extent.base if facts is self.live else facts.records
+
+    def sealed_between(self, base: int, active: int) -> list[Extent] | None:
+        """The segments from `base` on up to the active one, for who knows all before `base` and
+        that nobody has recovered the log since: each tells where the next one begins. `None` if one
+        does not, and the folder has to be listed."""
+        self.seals.load_more()
+        found: list[Extent] = []
+        while base < active and len(found) < _ROLLS_MOST:
+            try:
+                size = self.fs.stat(segment_path(self.folder, base)).size
+            except FileNotFoundError:
+                return None
+            found.append(extent := Extent(base, size))
+            facts = self._facts.get(base)
+            if facts is not None and facts.size == size and not facts.damages:
+                base = facts.next_offset
+            elif (seal := self.seals.get(*extent)) is not None:
+                base = seal.next_offset
+            else:
+                return None
+        return found if base == active else None
 
     def facts(self, extent: Extent, *, whole: bool = False) -> Facts:
         """Facts that cover at least `extent.size` bytes, of which `whole` says that no crash has

@@ -381,28 +381,75 @@ class Seal(NamedTuple):
 
 
 class Seals:
-    """Entries of fixed size, appended; for a base the last valid one counts."""
+    """Entries of fixed size, appended; for a base the last valid one counts.
+
+    There is one for each segment, of which few are ever asked for: they stay bytes until then.
+    """
 
     MAGIC = b"TRSL"
     ENTRY = struct.Struct("<4sB3xQQQQqqIIIII")
+    _BASE = struct.Struct("<8xQ60x")  # of an entry
 
     def __init__(self, fs: FileSystem, folder: str, *, read_only: bool = False) -> None:
         self._fs = fs
         self._path = side_path(folder, "seals")
         self._read_only = read_only
         self._entries: dict[int, Seal] = {}
+        # Entries of the file as they were read, a piece at a time; and where the last one of each
+        # base is, unless it is above. Replaced at one stroke: other threads may be looking.
+        self._pieces: list[bytes] = []
+        self._size = 0  # of them all
+        self._unread: dict[int, tuple[bytes, int]] = {}
 
     def load(self, live_bases: set[int], *, alone: bool = False) -> None:
         """Read all; and if we are `alone`, rewrite the file when most of it is about segments that
         are gone."""
         limit = 4 * self.ENTRY.size * (len(live_bases) + 1024)
         data = read_file(self._fs, self._path, limit) or b""
+        self._pieces, self._size, self._unread = [], 0, {}
+        self._take_in(data)
         slots_used = -(-len(data) // self.ENTRY.size)
-        for seal in self.parse(data):
-            if seal.base in live_bases:
-                self._entries[seal.base] = seal
-        if alone and not self._read_only and slots_used > 2 * len(self._entries) + 64:
-            replace_file(self._fs, self._path, b"".join(map(self._pack, self._entries.values())))
+        for base in self._unread.keys() - live_bases:
+            del self._unread[base]
+        if alone and not self._read_only and slots_used > 2 * len(self._unread) + 64:
+            bases = sorted(self._unread)
+            seals = [seal for seal in map(self._find, bases) if seal is not None]
+            data = b"".join(map(self._pack, seals))
+            replace_file(self._fs, self._path, data)
+            self._pieces, self._size = [data], len(data)
+
+    def load_more(self) -> None:
+        """Read what was appended since, as long as nobody has rewritten the file."""
+        try:
+            file = self._fs.open(self._path)
+        except FileNotFoundError:
+            return
+        try:
+            self._take_in(read_exactly(file, _SMALL, self._size))
+        finally:
+            file.close()
+
+    def _take_in(self, data: bytes) -> None:
+        size = self.ENTRY.size
+        data = data[: len(data) // size * size]  # the last one may be about to be written
+        self._pieces.append(data)
+        self._size += len(data)
+        for number, (base,) in enumerate(self._BASE.iter_unpack(data)):
+            self._unread[base] = data, number * size
+            self._entries.pop(base, None)
+
+    def _find(self, base: int) -> Seal | None:
+        place = self._unread.get(base)
+        if place is not None:
+            data, position = place
+            found = self.parse(data[position : position + self.ENTRY.size])
+            if not found:  # torn: an earlier one counts
+                found = [seal for seal in self.parse(b"".join(self._pieces)) if seal.base == base]
+            if found:
+                self._entries[base] = found[-1]
+            if self._unread.get(base) is place:
+                self._unread.pop(base, None)
+        return self._entries.get(base)
 
     @classmethod
     def parse(cls, data: bytes) -> list[Seal]:
@@ -421,11 +468,11 @@ class Seals:
         return body + crc32c(body).to_bytes(4, "little")
 
     def get(self, base: int, size: int) -> Seal | None:
-        seal = self._entries.get(base)
+        seal = self._find(base)
         return seal if seal is not None and seal.size == size else None
 
     def add(self, seal: Seal) -> None:
-        if self._entries.get(seal.base) == seal:
+        if self._find(seal.base) == seal:
             return
         self._entries[seal.base] = seal
         if self._read_only:
@@ -438,11 +485,12 @@ class Seals:
             file.close()
 
     def forget(self, base: int) -> None:
+        self._unread.pop(base, None)
         self._entries.pop(base, None)
 
     def void(self, base: int) -> None:
         """Outdate what is written of a segment that was cut: it may grow to the same size again."""
-        if base in self._entries:
+        if self._find(base) is not None:
             self.add(Seal(base, 0, base, 0, 0, 0, 0, 0, 0, 0))
 
 

@@ -7,11 +7,11 @@ the log itself promises, which decides how much its readers see, changes when no
 from __future__ import annotations
 
 from tailrace.log.board import Board
+from tailrace.log.extents import Extent
 from tailrace.log.fs import FileSystem
 from tailrace.log.members import Members
 from tailrace.log.opening import sync_segments, sync_side_files
 from tailrace.log.options import FlushMode
-from tailrace.log.segments import Extent
 from tailrace.log.sidefiles import Identity
 from tailrace.log.turn import Turn
 from tailrace.log.writer import Writer
@@ -47,7 +47,7 @@ def be_stricter(writer: Writer, mode: FlushMode) -> None:
             return
         _file, segment, position, end_offset, past = writer.tail.state
         committer, fs, folder = writer.committer, writer.catalog.fs, writer.catalog.folder
-        extents = [*past.extents, Extent(segment, position)]
+        extents = past.extents.ending_with(Extent(segment, position))
         with committer.alone():
             try:
                 fs.sync_dir(folder)

@@ -24,12 +24,13 @@ from tailrace.errors import Closed, NotWritten, OutcomeUnknown
 from tailrace.kernel import Draft
 from tailrace.log.board import Note
 from tailrace.log.commit import Committer, Past, Rolled, Written
+from tailrace.log.extents import Extent, Extents
 from tailrace.log.fs import File, is_zeros, write_all
 from tailrace.log.index import IndexFile, TimeIndex
 from tailrace.log.options import RELATIVE_OFFSET_MAX, FlushMode, LogOptions
 from tailrace.log.recovery import keep_aside
 from tailrace.log.scan import Facts, header_at, scan
-from tailrace.log.segments import Catalog, Extent, remove_segment, segment_path
+from tailrace.log.segments import Catalog, remove_segment, segment_path
 from tailrace.log.sidefiles import Reserved
 
 if sys.version_info >= (3, 12):
@@ -95,13 +96,13 @@ class Tail:
         self._closed = False
         self._unsettled = False
 
-    def begin(self, facts: Facts, sealed: tuple[Extent, ...]) -> None:
+    def begin(self, facts: Facts, sealed: Extents) -> None:
         """Go on in the segment of which `facts` tells all."""
         self._start(self._open_files(facts.base), facts, Past(sealed, (), named=True))
 
-    def attach(self, note: Note, sealed: tuple[Extent, ...], durable_segment: int) -> None:
+    def attach(self, note: Note, sealed: Extents, durable_segment: int) -> None:
         """Join others, who may not have flushed what is from `durable_segment` on."""
-        unflushed = [extent for extent in sealed if extent.base >= durable_segment]
+        unflushed = sealed[sealed.index_of(durable_segment) :]
         rolled = self._open_rolled(unflushed, note.segment)
         self._start_blind(note, Past(sealed, rolled, self._log_flush is FlushMode.SYNC))
 
@@ -123,10 +124,10 @@ class Tail:
     def written(self) -> Written:
         return self.state
 
-    def extents(self) -> tuple[tuple[Extent, ...], int]:
+    def extents(self) -> tuple[Extents, int]:
         """Every segment, the active one as far as it is written, and the end offset then."""
         _file, base, size, next_offset, past = self.state
-        return (*past.extents, Extent(base, size)), next_offset
+        return past.extents.ending_with(Extent(base, size)), next_offset
 
     def drop(self, count: int) -> None:
         """Forget the first segments, whose files are about to go."""
@@ -146,7 +147,7 @@ class Tail:
         self.state = (file, base, size, next_offset, past)
         return True
 
-    def follow(self, note: Note, sealed: tuple[Extent, ...] | None) -> None:
+    def follow(self, note: Note, sealed: Extents | None) -> None:
         """Go on where another writer has left the log; `sealed` are the segments before the active
         one, if they have changed. Doing it twice does no harm."""
         file, base, size, _next_offset, past = self.state
@@ -161,12 +162,12 @@ class Tail:
             past = Past(extents, past.rolled, past.named)
             self.state = (file, base, note.size, note.next_offset, past)
             return
-        between = [extent for extent in extents if extent.base >= base]
+        between = extents[extents.index_of(base) :]
         rolled = past.rolled
         if between and between[0].base == base:
             end_offset = between[1].base if len(between) > 1 else note.segment
             rolled = (*rolled, Rolled(end_offset, file))
-            del between[0]
+            between = between[1:]
         else:  # retention has taken it already
             self.committer.retire(file)
         rolled += self._open_rolled(between, note.segment)
@@ -175,7 +176,7 @@ class Tail:
         self._start_blind(note, Past(extents, behind, self._log_flush is FlushMode.SYNC))
         self._retire(rolled, behind)
 
-    def _open_rolled(self, extents: list[Extent], end_offset: int) -> tuple[Rolled, ...]:
+    def _open_rolled(self, extents: Extents, end_offset: int) -> tuple[Rolled, ...]:
         """The files of segments that others may not have flushed. In a `sync` log they have."""
         if self.flush is FlushMode.NONE or self._log_flush is FlushMode.SYNC:
             return ()
@@ -426,7 +427,7 @@ class Tail:
         rolled = (*past.rolled, Rolled(end_offset, file))
         behind = tuple(segment for segment in rolled if not self._is_done_with(segment))
         named = self.flush is not FlushMode.ASYNC
-        self._create(end_offset, Past((*past.extents, Extent(base, size)), behind, named))
+        self._create(end_offset, Past(past.extents.and_then(Extent(base, size)), behind, named))
         for index in old_files:
             index.close()
         self._retire(rolled, behind)

@@ -14,6 +14,7 @@ from tailrace.log import opening
 from tailrace.log.adoption import tidy_up
 from tailrace.log.board import ATTENTION, POISONED, Board, Note
 from tailrace.log.commit import Committer, Written
+from tailrace.log.extents import Extent, Extents
 from tailrace.log.fs import FileSystem
 from tailrace.log.manner import Manner
 from tailrace.log.members import Members
@@ -23,7 +24,8 @@ from tailrace.log.producers import Appended
 from tailrace.log.reader import Reader, View
 from tailrace.log.recovery import Diagnosis, diagnose, treat
 from tailrace.log.retention import VacuumReport, count_expired, delete_before
-from tailrace.log.segments import Catalog, Extent, list_segments, sealed_before
+from tailrace.log.sealed import Sealed
+from tailrace.log.segments import Catalog
 from tailrace.log.sidefiles import (
     CleanMarker,
     Gaps,
@@ -85,6 +87,7 @@ class Writer:
             fs, folder, self._options, seals=self.flush_mode is not FlushMode.NONE
         )
         self._resources.callback(self.catalog.close)
+        self._sealed = Sealed(self.catalog)
         self.gaps = Gaps(fs, folder)
         self._start_file = StartOffset(fs, folder)
         self._resources.callback(self._start_file.close)
@@ -154,14 +157,14 @@ class Writer:
         is_new = facts is None or not opening.can_go_on(facts, found)
         if facts is None or is_new:
             facts = self.catalog.new_facts(found.next_offset)
-        self.tail.begin(facts, tuple(e for e in found.extents if e.base != facts.base))
+        self.tail.begin(facts, Extents(e for e in found.extents if e.base != facts.base))
         if is_new or not found.clean:
             self.tail.rewrite_indexes()
         if is_new:
             self._fs.sync_dir(self._folder)
         syncs = self.flush_mode is not FlushMode.NONE
         if syncs and not found.synced:
-            opening.make_durable(self._fs, self._folder, found, list(self.tail.extents()[0]))
+            opening.make_durable(self._fs, self._folder, found, self.tail.extents()[0])
         _file, segment, position, durable, _past = self.tail.written()
         watermark = opening.first_watermark(
             found,
@@ -190,7 +193,7 @@ class Writer:
         note = self.board.note()
         self._start_offset = note.start_offset
         self.gaps.load()
-        sealed = self._list_sealed(note)
+        sealed = self._sealed.list(note)
         assert watermark is not None
         self.tail.attach(note, sealed, watermark.segment)
         self._flush_turn.incarnation = self.board.incarnation
@@ -201,11 +204,11 @@ class Writer:
         if self.log_flush is FlushMode.NONE and self.flush_mode is not FlushMode.NONE:
             self._flush_unflushed(watermark, sealed, note)
 
-    def _flush_unflushed(self, mark: Watermark, sealed: tuple[Extent, ...], note: Note) -> None:
+    def _flush_unflushed(self, mark: Watermark, sealed: Extents, note: Note) -> None:
         """Nobody has ever flushed this log, and we are to: begin with what there is."""
         with self.committer.alone():
             self._fs.sync_dir(self._folder)
-            opening.sync_segments(self._fs, self._folder, list(sealed), mark.segment)
+            opening.sync_segments(self._fs, self._folder, sealed, mark.segment)
             self.committer.advance(note.segment, 0, note.segment)
 
     def _take_over(self) -> None:
@@ -214,11 +217,6 @@ class Writer:
         tidy_up(self._fs, self._folder, self.board.note().next_offset)
         self.tail.take_over()
         self.bump_layout()
-
-    def _list_sealed(self, note: Note) -> tuple[Extent, ...]:
-        listed = list_segments(self._fs, self._folder).extents
-        self.catalog.seals.load({extent.base for extent in listed})
-        return sealed_before(listed, note.segment, note.start_offset)
 
     def _start_upkeep(self) -> None:
         chores = []
@@ -343,7 +341,8 @@ class Writer:
         note, layout = board.note(), board.layout
         has_moved = note.segment != self.tail.base or layout != self._layout
         self._start_offset = note.start_offset
-        self.tail.follow(note, self._list_sealed(note) if has_moved else None)
+        sealed = self._sealed.since(self.tail.extents()[0], note) if has_moved else None
+        self.tail.follow(note, sealed)
         self._layout = layout
         if adopted is None:
             self._take_over()
@@ -371,8 +370,8 @@ class Writer:
             turn.give()
 
     def break_off(self) -> None:
-        """End a turn in which something failed, or was interrupted. What is left of an append is
-        looked at before the next one: if it is all there, that one comes behind it."""
+        """End a turn in which something failed. What is left of an append is looked at before the
+        next one: if it is all there, that one comes behind it."""
         if not self.turn.held:
             self.turn.give_again()
         elif self.tail.is_settled:
@@ -438,8 +437,7 @@ class Writer:
     @property
     def end_offset(self) -> int:
         """The offset that the next record gets, as far as one can tell without the turn."""
-        note = self._peek()
-        end_offset = self.tail.end_offset
+        note, end_offset = self._peek(), self.tail.end_offset
         return end_offset if note is None else max(end_offset, note.next_offset)
 
     @property
@@ -508,7 +506,7 @@ class Writer:
             return
         # First: what is rolled from here on has to wait.
         _file, segment, position, end_offset, past = self._written()
-        extents = [*past.extents, Extent(segment, position)]
+        extents = past.extents.ending_with(Extent(segment, position))
         with self._flush_lock, self.committer.alone():
             try:
                 first = self.committer.watermark.segment
@@ -539,11 +537,10 @@ class Writer:
     def truncate_before(self, offset: int) -> None:
         """Raise the log start offset, durably; whole segments go with the next vacuum."""
         with self.my_turn():  # catches up with the others
-            end_offset = self.tail.end_offset
-        if offset > end_offset or offset < 0:
-            message = f"{self._folder}: cannot start at {offset}; the log ends at {end_offset}"
-            low = self._start_offset
-            raise OffsetOutOfRange(message, offset=offset, low=low, high=end_offset)
+            low, high = self._start_offset, self.tail.end_offset
+        if not 0 <= offset <= high:
+            message = f"{self._folder}: cannot start at {offset}; the log ends at {high}"
+            raise OffsetOutOfRange(message, offset=offset, low=low, high=high)
         if self.flush_mode is not FlushMode.NONE:
             self.committer.wait(offset)
         with self.my_turn():
@@ -572,11 +569,13 @@ class Writer:
     def vacuum(self, given: Retention | None = None, below: int | None = None) -> VacuumReport:
         """Delete the segments that retention lets go, ours if none is given, below an offset."""
         with self.my_turn():
-            extents = tuple(extent for extent in self.tail.extents()[0] if extent.size)
+            extents, end_offset = self.tail.extents()
+            if not extents[-1].size:
+                extents = extents[:-1]  # the active one; each of the others has records
             expired = count_expired(
                 self.catalog,
                 extents,
-                self.tail.end_offset,
+                end_offset,
                 self._start_offset,
                 self._options.retention if given is None else given,
                 self._manner.wall_ms(),
@@ -591,10 +590,10 @@ class Writer:
                 # The start moves before the first file goes: a crash in between leaves files that
                 # the next vacuum removes, never a log that starts below what it has.
                 self._raise_start(survivors[0].base if survivors else self.tail.base)
+                self._sealed.let_go(extents[:expired], self._start_offset)
                 self.tail.drop(expired)
                 self.bump_layout()
-            active, start_offset = self.tail.base, self._start_offset
-        return delete_before(self.catalog, active, start_offset)
+        return delete_before(self.catalog, self._sealed.doomed, self._start_offset)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -32,11 +32,12 @@ import time
 from typing import Final, NamedTuple
 
 from tailrace.errors import NotWritten
+from tailrace.log.extents import Extent
 from tailrace.log.fs import FileSystem, read_exactly
 from tailrace.log.observer import Observer
 from tailrace.log.options import LogOptions
 from tailrace.log.reader import View
-from tailrace.log.segments import Catalog, Extent, segment_path
+from tailrace.log.segments import Catalog, segment_path
 from tailrace.log.sidefiles import (
     FOLDER,
     Gap,

@@ -188,6 +188,12 @@ class LogQueue(Roomy):
         return True
 
     @property
+    def open_log(self) -> QueueLog | None:
+        """The log, if it is open. It stays so for as long as somebody has it, unless the queue or
+        the store goes."""
+        return self._log
+
+    @property
     def is_open(self) -> bool:
         """Has it a log open? It opens it when it is used."""
         return self._log is not None
@@ -255,13 +261,10 @@ class LogQueue(Roomy):
     def stats(self, *, exact: bool = False) -> QueueStats:
         """Figures of the queue and its groups. Nobody is disturbed. What would take long to count
         is estimated, and says so, unless it is to be `exact`."""
-        from tailrace.queue.looking import Look
-        from tailrace.queue.stats import queue_stats
+        from tailrace.queue.stats import look_through, queue_stats
 
-        store = self._store
-        look = Look(store.fs, store.layout, store.registry.current, store.clock)
         try:
-            return queue_stats(look, self.settings, exact=exact)
+            return queue_stats(look_through(self._store), self.settings, exact=exact)
         except OSError:
             self.settings  # noqa: B018  raises if the queue was deleted meanwhile
             raise

@@ -248,10 +248,9 @@ class Caretaker:
 
 def _segments(store: Store, name: str) -> list[Entry]:
     try:
-        entries = store.fs.list(store.layout.segments(name))
+        return store.fs.list(store.layout.segments(name), ending=".seg")
     except FileNotFoundError:
         return []
-    return [entry for entry in entries if entry.name.endswith(".seg")]
 
 
 def _interval_s(settings: QueueSettings) -> float:

@@ -88,21 +88,29 @@ _NEW_ENTRY: Final[Mapping[str, Any]] = {
 }
 _EPHEMERAL_FOR: Final = 300_000_000_000
 
+# What is around the entries of a file.
+_HEAD: Final = b'{\n  "version": %d,\n  "configs": [\n    ' % VERSION
+_FOOT: Final = b'\n  ],\n  "saved_at": 0\n}'
+_EMPTY: Final = b'{\n  "version": %d,\n  "configs": [],\n  "saved_at": 0\n}' % VERSION
 
-def load(data: bytes, known: Mapping[str, QueueSettings] | None = None) -> list[QueueSettings]:
+
+def load(
+    data: bytes, known: Mapping[str, QueueSettings] | None = None, known_data: bytes = b""
+) -> list[QueueSettings]:
     """The queues of a file, in its order.
 
     Settings that are `known` by the name of their queue, and come from the same entry, are used
-    again: they have to be as they were loaded, or as `entry_of` has stored them. An entry of
-    FluxMQ's has no incarnation. `Corrupt` if the file is damaged, `ConfigError` if it is of a newer
-    format.
+    again: they have to be as they were loaded, or as `entry_of` has stored them. If they are all
+    the queues of `known_data`, in its order, only the entries that differ from it are parsed. An
+    entry of FluxMQ's has no incarnation. `Corrupt` if the file is damaged, `ConfigError` if it is
+    of a newer format.
     """
-    try:
-        document = json.loads(data.decode(), parse_float=_finite, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise Corrupt(f"it is not JSON: {error}", position=error.pos) from None
-    except (ValueError, RecursionError) as error:
-        raise Corrupt(f"it is not JSON: {error}") from None
+    known = known or {}
+    if known_data:
+        found = _load_difference(data, list(known.values()), known_data)
+        if found is not None:
+            return found
+    document = _parse(data)
     if not isinstance(document, dict):
         raise Corrupt(f"it is no JSON object but {_short(document)}")
     version = document.get("version")
@@ -116,18 +124,59 @@ def load(data: bytes, known: Mapping[str, QueueSettings] | None = None) -> list[
     entries = document.get("configs")
     if not isinstance(entries, list | None):
         raise Corrupt(f"its configs are {_short(entries)}")
+    return _queues(entries or (), known)
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        return json.loads(data.decode(), parse_float=_finite, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise Corrupt(f"it is not JSON: {error}", position=error.pos) from None
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(f"it is not JSON: {error}") from None
+
+
+def _queues(entries: Iterable[Any], known: Mapping[str, QueueSettings]) -> list[QueueSettings]:
     queues: dict[str, QueueSettings] = {}
-    for entry in entries or ():
+    for entry in entries:
         name = entry.get("Name") if isinstance(entry, dict) else None
         if not isinstance(name, str):
             raise Corrupt(f"there is a queue without a Name: {_short(entry)}")
         if name in queues:
             raise Corrupt(f"the queue {name!r} is there twice")
-        settings = (known or {}).get(name)
+        settings = known.get(name)
         if settings is None or settings.fluxmq != entry:
             settings = _settings(name, entry)
         queues[name] = settings
     return list(queues.values())
+
+
+def _load_difference(
+    data: bytes, known: list[QueueSettings], known_data: bytes
+) -> list[QueueSettings] | None:
+    """To parse a file takes most of the time of a look at it, and usually one queue of thousands
+    has changed. `None` if it has to be parsed as a whole, which tells what is wrong with it."""
+    old, new = _texts(known_data), _texts(data)
+    if old is None or new is None or len(old) != len(known):
+        return None
+    known_texts = dict(zip(old, known, strict=True))
+    found = [known_texts.get(text) for text in new]
+    try:
+        # Each of them by itself: what is an object by itself is one in the list, too.
+        entries = [_parse(b"{%b}" % new[i]) for i, each in enumerate(found) if each is None]
+        changed = iter(_queues(entries, {settings.name: settings for settings in known}))
+    except Corrupt:
+        return None
+    queues = {each.name: each for each in (each or next(changed) for each in found)}
+    return list(queues.values()) if len(queues) == len(new) else None  # one is there twice
+
+
+def _texts(data: bytes) -> list[bytes] | None:
+    """The texts of the entries, without their braces, if the file is one that `join` has made (or
+    looks like it)."""
+    if not data.startswith(_HEAD + b"{") or not data.endswith(b"}" + _FOOT):
+        return None
+    return data[len(_HEAD) + 1 : -len(_FOOT) - 1].split(b"},\n    {")
 
 
 def dump(queues: Iterable[QueueSettings]) -> bytes:
@@ -144,10 +193,8 @@ def format_entry(entry: Mapping[str, Any]) -> str:
 
 def join(entries: Iterable[str]) -> bytes:
     """The file of the entries that have these texts."""
-    configs = ",\n    ".join(entries)
-    configs = f"[\n    {configs}\n  ]" if configs else "[]"
-    text = f'{{\n  "version": {VERSION},\n  "configs": {configs},\n  "saved_at": 0\n}}'
-    return text.encode()
+    configs = ",\n    ".join(entries).encode()
+    return _HEAD + configs + _FOOT if configs else _EMPTY
 
 
 def _settings(name: str, entry: Mapping[str, Any]) -> QueueSettings:

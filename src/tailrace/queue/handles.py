@@ -12,16 +12,17 @@ import resource
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tailrace.errors import NotWritten
 from tailrace.kernel import HEADER_SIZE
+from tailrace.log.extents import Extents
 from tailrace.log.log import Log
 from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.log.retention import VacuumReport
 from tailrace.log.stricter import be_stricter, raise_promise
 
-__all__ = ["Handles", "QueueLog", "most_logs", "opening"]
+__all__ = ["Bounds", "Handles", "QueueLog", "look_at", "most_logs", "opening"]
 
 _FILES_OF_A_LOG = 16  # with a group or two
 _FEWEST, _MOST = 16, 256
@@ -95,6 +96,21 @@ class QueueLog(Log):
             if extent.size:
                 return self._wall_ms() - self._observer.catalog.max_timestamp(extent)
         return None
+
+
+class Bounds(NamedTuple):
+    """What a log holds for those who read: where it starts and ends, and its segments, with what
+    each of them takes on the disk."""
+
+    start: int
+    end: int
+    segments: Extents
+
+
+def look_at(log: Log) -> Bounds:
+    """At any log, whether it is open for writing or not."""
+    view, segments = log._observer.footprint()
+    return Bounds(view.start, view.end, segments)
 
 
 @contextlib.contextmanager

@@ -63,24 +63,43 @@ class Queues(Mapping[str, QueueSettings]):
 
     A queue whose settings are the same as a moment before has the same object for them, so that
     `is` tells whether to look closer.
+
+    With the queues of `before`, only bindings that have changed since are taken out and put in.
     """
 
-    __slots__ = ("_bindings", "_queues")
+    __slots__ = ("_bindings", "_known", "_queues")
 
-    def __init__(self, queues: Mapping[str, QueueSettings]) -> None:
+    def __init__(self, queues: Mapping[str, QueueSettings], before: Queues | None = None) -> None:
         self._queues = dict(queues)
-        self._bindings: Bindings[str] | None = None
+        self._bindings: Bindings[str] | None = None  # made when a topic is first matched
+        # The last ones that were made, and of which queues; so there is no chain of all that were.
+        self._known: tuple[Bindings[str], dict[str, QueueSettings]] = (Bindings(), {})
+        if before is not None:
+            bindings = before._bindings
+            self._known = before._known if bindings is None else (bindings, before._queues)
 
     def match(self, topic: str) -> frozenset[str]:
         """The names of the queues that a topic is bound for."""
         bindings = self._bindings
         if bindings is None:  # two threads may both do it; it is the same
-            bindings = Bindings()
-            for name, settings in self._queues.items():
+            bindings = self._bindings = self._bind()
+            self._known = (Bindings(), {})
+        return frozenset(bindings.match(topic))
+
+    def _bind(self) -> Bindings[str]:
+        known, before = self._known
+        bindings, after = known.copy(), self._queues
+        for name, settings in before.items():
+            now = after.get(name)
+            if now is not settings and (now is None or now.topics != settings.topics):
+                for pattern in settings.topics:
+                    bindings.remove(pattern, name)
+        for name, settings in after.items():
+            was = before.get(name)
+            if was is not settings and (was is None or was.topics != settings.topics):
                 for pattern in settings.topics:
                     bindings.add(pattern, name)
-            self._bindings = bindings
-        return frozenset(bindings.match(topic))
+        return bindings
 
     def __getitem__(self, name: str) -> QueueSettings:
         return self._queues[name]
@@ -240,7 +259,7 @@ class Registry:
         ):
             return last
         data = self._read()
-        queues = last.queues if data == last.data else self._parse(data, last.queues)
+        queues = last.queues if data == last.data else self._parse(data, last)
         self._last = last = _Reading(generation, stamp, data, queues)
         return last
 
@@ -263,11 +282,13 @@ class Registry:
         finally:
             file.close()
 
-    def _parse(self, data: bytes | None, known: Queues) -> Queues:
+    def _parse(self, data: bytes | None, last: _Reading) -> Queues:
         if data is None:
             return Queues({})
+        known = last.queues
         try:
-            return Queues({settings.name: settings for settings in load(data, known)})
+            found = load(data, known, b"" if last.data is None else last.data)
+            return Queues({settings.name: settings for settings in found}, known)
         except Corrupt as error:
             raise Corrupt(
                 f"{self.path}: {error}", path=self.path, position=error.position
@@ -299,7 +320,7 @@ class Registry:
         # If it was odd, what is there may not be durable, and so it is written in any case.
         generation |= 1
         _NUMBER.pack_into(board, 0, generation)
-        data, queues = self._dump(after)
+        data, queues = self._dump(after, before)
         replace_file(self._fs, self.path, data)
         generation += 1
         _NUMBER.pack_into(board, 0, generation)
@@ -308,7 +329,7 @@ class Registry:
                 self._last = _Reading(generation, None, data, queues)
         return queues
 
-    def _dump(self, queues: Mapping[str, QueueSettings]) -> tuple[bytes, Queues]:
+    def _dump(self, queues: Mapping[str, QueueSettings], before: Queues) -> tuple[bytes, Queues]:
         """The file, and the queues as they are when it is read. Only what has changed is put into
         words: there may be thousands."""
         texts = {}
@@ -320,7 +341,8 @@ class Registry:
             texts[name] = known
         self._texts = texts
         data = join(text for _settings, text in texts.values())
-        return data, Queues({name: settings for name, (settings, _text) in texts.items()})
+        after = {name: settings for name, (settings, _text) in texts.items()}
+        return data, Queues(after, before)
 
     def _left_behind(self) -> list[str]:
         folder = os.path.dirname(self.path)

@@ -1,7 +1,8 @@
 """Figures of queues and their groups: how much there is, how old it is, what holds it.
 
-They come from a look (`looking.py`), so whoever asks for them disturbs nobody, and what is open for
-one queue is closed before the next. What is ahead of a group's cursor is only known by reading it:
+They come from a look (`looking.py`), so whoever asks for them disturbs nobody, and what is opened
+for one queue is closed before the next. A log that the store has open is asked itself: it knows its
+segments, however many there are. What is ahead of a group's cursor is only known by reading it:
 a filter, a lifetime, or a group that a message is meant for may pass it by. Up to `CHEAP` records
 of a queue are read for that. If there are more, the number of offsets stands for the number of
 messages, which is never too low, and the figure is marked as an estimate; `exact` reads them all.
@@ -9,22 +10,32 @@ messages, which is never too low, and the figure is marked as an estimate; `exac
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from tailrace.errors import Corrupt
-from tailrace.log.fs import Entry
+from tailrace.errors import Closed, Corrupt, InvalidName
+from tailrace.log.extents import Extents
 from tailrace.log.log import Log
 from tailrace.queue import dead_letters
 from tailrace.queue.delays import count_scheduled
+from tailrace.queue.handles import look_at
 from tailrace.queue.ledger import CLAIMED, DYING, LEASED, Ledger
 from tailrace.queue.looking import GroupLook, Look, records
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["CHEAP", "GroupStats", "QueueStats", "Rates", "queue_stats", "store_stats"]
+if TYPE_CHECKING:
+    from tailrace.queue.store import Store
+
+__all__ = [
+    "CHEAP",
+    "GroupStats",
+    "QueueStats",
+    "Rates",
+    "look_through",
+    "queue_stats",
+    "store_stats",
+]
 
 CHEAP: Final = 1_000  # records of a queue that are read to count them, without being asked to
 _TELL_EVERY: Final = 1_000
@@ -143,6 +154,19 @@ class QueueStats:
         return Rates(published / seconds, settled / seconds)
 
 
+def look_through(store: Store) -> Look:
+    """A look that goes by the logs which a store has open. They know their segments already, and a
+    queue may have thousands."""
+
+    def open_log(name: str) -> Log | None:
+        try:
+            return store.get(name).open_log
+        except InvalidName:
+            return None  # deleted meanwhile
+
+    return Look(store.fs, store.layout, store.registry.current, store.clock, open_log)
+
+
 def store_stats(
     look: Look, *, exact: bool = False, progress: Progress | None = None
 ) -> Iterator[QueueStats]:
@@ -151,7 +175,11 @@ def store_stats(
     queues = look.queues()
     for name in sorted(queues):
         try:
-            yield queue_stats(look, queues[name], exact=exact, progress=progress)
+            try:
+                found = queue_stats(look, queues[name], exact=exact, progress=progress)
+            except Closed:  # the log was open, and is not any more
+                found = queue_stats(look, queues[name], exact=exact, progress=progress)
+            yield found
         except FileNotFoundError:
             if name in look.queues():
                 raise
@@ -178,23 +206,22 @@ def queue_stats(
                 looked_ms=looked_ms,
                 groups=_ordered(unused, broken),
             )
-        start, end = log.start_offset, log.end_offset  # each is a look at the files
+        start, end, segments = look_at(log)
         found = _Counting(look, log, (start, end), groups, exact, progress).stats()
         ready = found
         if not groups:
             new = [look.look_at(settings, "")]
             ready = _Counting(look, log, (start, end), new, exact, progress).stats()
-        files = _files(look, name)
         pinned_by, pinned_bytes = None, 0
         if settings.type == "classic":
-            pinned_by, pinned_bytes = _pinned(files, found, end)
+            pinned_by, pinned_bytes = _pinned(segments, found, end)
         return QueueStats(
             name=name,
             type=settings.type,
             start_offset=start,
             end_offset=end,
-            segments=sum(entry.name.endswith(".seg") for entry in files),
-            bytes=sum(entry.size for entry in files),
+            segments=len(segments),
+            bytes=segments.bytes,
             ready=sum(each.ready for each in ready),
             ready_estimated=any(each.estimated for each in ready),
             delayed=delayed,
@@ -356,21 +383,10 @@ def _telling(items: Iterable[T], total: int, progress: Progress) -> Iterator[T]:
 # --- space ----------------------------------------------------------------------------------
 
 
-def _files(look: Look, name: str) -> list[Entry]:
-    """The files of a queue's log."""
-    return [entry for entry in look.fs.list(look.layout.segments(name)) if not entry.is_dir]
-
-
-def _pinned(files: Iterable[Entry], groups: list[GroupStats], end: int) -> tuple[str | None, int]:
+def _pinned(segments: Extents, groups: list[GroupStats], end: int) -> tuple[str | None, int]:
     """The group that holds the log back, and how much of it, in whole segments. The last one does
     not count: it is being written."""
     lowest, group_id = min(((group.committed, group.id) for group in groups), default=(end, ""))
     if lowest >= end:
         return None, 0
-    sizes: dict[int, int] = {}
-    for entry in files:
-        base, extension = os.path.splitext(entry.name)
-        if base.isdigit() and extension in (".seg", ".idx", ".tix"):
-            sizes[int(base)] = sizes.get(int(base), 0) + entry.size
-    held = sum(sizes[base] for base, behind in pairwise(sorted(sizes)) if behind > lowest)
-    return group_id, held
+    return group_id, segments.from_offset(lowest)[:-1].bytes

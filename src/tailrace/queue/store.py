@@ -242,13 +242,12 @@ class Store(BackedUp, Redriving):
         return [self._handle(current[name]) for name in sorted(current)]
 
     def stats(self, *, exact: bool = False) -> dict[str, QueueStats]:
-        """Figures of each queue, by name. Nobody is disturbed, and nothing is left open. What would
-        take long to count is estimated, and says so, unless it is to be `exact`."""
-        from tailrace.queue.stats import store_stats
+        """Figures of each queue, by name. Nobody is disturbed, and no log is left open that was
+        not. What would take long to count is estimated, and says so, unless it is to be `exact`."""
+        from tailrace.queue.stats import look_through, store_stats
 
         self.check_open()
-        look = Look(self.fs, self.layout, self.registry.current, self.clock)
-        return {found.name: found for found in store_stats(look, exact=exact)}
+        return {found.name: found for found in store_stats(look_through(self), exact=exact)}
 
     def configure(self, name: str, **options: Any) -> None:
         """Change settings of a queue, for everybody, and for what is open. What is fixed when it is

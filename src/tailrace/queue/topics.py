@@ -67,14 +67,20 @@ def matches(pattern: str, topic: str) -> bool:
 
 class _Node(Generic[T]):
     """The filters that have begun with the same levels. `here` is bound to the one that ends here,
-    `below` to that one with `#` behind it."""
+    `below` to that one with `#` behind it. Whoever has the `key` may change it."""
 
-    __slots__ = ("below", "children", "here")
+    __slots__ = ("below", "children", "here", "key")
 
-    def __init__(self) -> None:
+    def __init__(self, key: object) -> None:
+        self.key = key
         self.children: dict[str, _Node[T]] = {}
         self.here: set[T] = set()
         self.below: set[T] = set()
+
+    def copy(self, key: object) -> _Node[T]:
+        node: _Node[T] = _Node(key)
+        node.children, node.here, node.below = dict(self.children), set(self.here), set(self.below)
+        return node
 
     @property
     def is_empty(self) -> bool:
@@ -85,34 +91,63 @@ class Bindings(Generic[T]):
     """Filters, and what is bound to them.
 
     To match a topic takes time for its levels and for what it finds, not for how many filters there
-    are. Not thread-safe.
+    are. A copy shares everything with what it is a copy of, until one of them is changed: then that
+    one gets its own nodes, from the root to the change. So what nobody changes any more may be read
+    by any number of threads; else this is not thread-safe.
     """
 
     def __init__(self) -> None:
-        self._root: _Node[T] = _Node()
+        self._key = object()  # of the nodes that nobody else has
+        self._root: _Node[T] = _Node(self._key)
+
+    def copy(self) -> Bindings[T]:
+        """At once, however many there are."""
+        other: Bindings[T] = Bindings()
+        other._root = self._root
+        self._key = object()  # they are no longer ours alone
+        return other
 
     def add(self, pattern: str, bound: T) -> None:
         """Bind to a filter; a second time does nothing. `InvalidName` if it is none."""
         check_filter(pattern)
         levels, is_open = _path(pattern)
-        node = self._root
+        node = self._own_root()
         for level in levels:
-            node = node.children.setdefault(level, _Node())
+            node = self._own_child(node, level)
         (node.below if is_open else node.here).add(bound)
 
     def remove(self, pattern: str, bound: T) -> None:
         """Unbind, if it was bound."""
         levels, is_open = _path(pattern)
-        nodes = [self._root]
+        node = self._root
         for level in levels:
-            child = nodes[-1].children.get(level)
+            child = node.children.get(level)
             if child is None:
                 return
-            nodes.append(child)
-        (nodes[-1].below if is_open else nodes[-1].here).discard(bound)
+            node = child
+        if bound not in (node.below if is_open else node.here):
+            return
+        nodes = [self._own_root()]
+        for level in levels:
+            nodes.append(self._own_child(nodes[-1], level))
+        (nodes[-1].below if is_open else nodes[-1].here).remove(bound)
         for level in reversed(levels):  # what leads nowhere goes
             if nodes.pop().is_empty:
                 del nodes[-1].children[level]
+
+    def _own_root(self) -> _Node[T]:
+        if self._root.key is not self._key:
+            self._root = self._root.copy(self._key)
+        return self._root
+
+    def _own_child(self, node: _Node[T], level: str) -> _Node[T]:
+        """The child of a node that is ours, for us to change; it is made if there is none."""
+        child = node.children.get(level)
+        if child is None:
+            child = node.children[level] = _Node(self._key)
+        elif child.key is not self._key:
+            child = node.children[level] = child.copy(self._key)
+        return child
 
     def match(self, topic: str) -> set[T]:
         """All that is bound to a filter which matches the topic, each once."""

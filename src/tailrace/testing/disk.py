@@ -85,12 +85,15 @@ class SimulatedDisk:
             self._open.add(file)
             return file
 
-    def list(self, path: str) -> list[Entry]:
+    def names(self, path: str) -> list[str]:
+        return [entry.name for entry in self.list(path)]
+
+    def list(self, path: str, *, ending: str = "") -> list[Entry]:
         with self._guard:
             entries = self._tree.directory(path).entries
             # In an order that nobody can mean, so that nobody comes to rely on it.
             names = sorted(entries, key=lambda name: zlib.crc32(name.encode()))
-            return [_entry(name, entries[name]) for name in names]
+            return [_entry(name, entries[name]) for name in names if name.endswith(ending)]
 
     def stat(self, path: str) -> Entry:
         with self._guard:

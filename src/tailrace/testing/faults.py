@@ -210,8 +210,11 @@ class FaultyFileSystem:
             raise SimulatedCrash
         return self.inner.boot_id()
 
-    def list(self, path: str) -> list[Entry]:
-        return self._call("list", path, lambda: self.inner.list(path))
+    def names(self, path: str) -> list[str]:
+        return self._call("list", path, lambda: self.inner.names(path))
+
+    def list(self, path: str, *, ending: str = "") -> list[Entry]:
+        return self._call("list", path, lambda: self.inner.list(path, ending=ending))
 
     def _call(self, op: Operation, path: str, do: Callable[[], T]) -> T:
         call, fault = self._next(op, path)

@@ -94,8 +94,11 @@ class RecordingFileSystem:
         file = self._do(event, lambda: self.inner.open(path, write=write, create=create))
         return RecordingFile(self, file, path, self._number(event))
 
-    def list(self, path: str) -> list[Entry]:
-        return self._do(self._begin("list", path), lambda: self.inner.list(path))
+    def names(self, path: str) -> list[str]:
+        return self._do(self._begin("list", path), lambda: self.inner.names(path))
+
+    def list(self, path: str, *, ending: str = "") -> list[Entry]:
+        return self._do(self._begin("list", path), lambda: self.inner.list(path, ending=ending))
 
     def stat(self, path: str) -> Entry:
         return self._do(self._begin("stat", path), lambda: self.inner.stat(path))

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tailrace.errors import ConfigError
+from tailrace.log.extents import Extent
 from tailrace.log.fs import FileSystem
 from tailrace.log.offline.survey import Missing, SegmentSurvey, SegmentSurveyor
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.recovery import Cut, Diagnosis, diagnose
-from tailrace.log.segments import Catalog, Extent, Listing, list_segments, segment_path
+from tailrace.log.segments import Catalog, list_segments, segment_path
 from tailrace.log.sidefiles import Gap, Gaps, Identity
 
 __all__ = ["LogSurvey", "Progress", "survey_log", "uncovered"]
@@ -91,15 +92,15 @@ def survey_log(
     fs: FileSystem, folder: str, options: LogOptions, progress: Progress | None = None
 ) -> LogSurvey:
     """Read everything."""
-    listing = list_segments(fs, folder)
+    listed = list_segments(fs, folder)
     catalog = Catalog(fs, folder, options, read_only=True)
     try:
-        found = _diagnosed(fs, catalog, listing)
+        found = _diagnosed(fs, catalog, listed)
         leftovers = set(found.diagnosis.leftovers)
         going = {cut.base for cut in found.diagnosis.cuts if cut.whole}
         extents = [
             extent
-            for extent in listing.extents
+            for extent in listed
             if extent.base not in going and segment_path(folder, extent.base) not in leftovers
         ]
         _survey_segments(fs, catalog, found, extents, progress)
@@ -108,7 +109,7 @@ def survey_log(
     return found
 
 
-def _diagnosed(fs: FileSystem, catalog: Catalog, listing: Listing) -> LogSurvey:
+def _diagnosed(fs: FileSystem, catalog: Catalog, listed: tuple[Extent, ...]) -> LogSurvey:
     folder = catalog.folder
     gaps = Gaps(fs, folder)
     refusal = identity = None
@@ -118,7 +119,7 @@ def _diagnosed(fs: FileSystem, catalog: Catalog, listing: Listing) -> LogSurvey:
         diagnosis = diagnose(fs, catalog, gaps, flush)
     except (ConfigError, ValueError, TypeError, KeyError) as error:
         refusal = str(error) if isinstance(error, ConfigError) else f"a side file: {error!r}"
-        diagnosis = Diagnosis(folder, extents=listing.extents)
+        diagnosis = Diagnosis(folder, extents=listed)
     sparse_below = None
     if diagnosis.ours:
         sparse_below = identity.sparse_below if identity is not None else 0

@@ -373,7 +373,7 @@ class _Operation:
         self._fs.sync_dir(self._folder)
 
     def _make_indexes(self, bases: set[int]) -> None:
-        for extent in list_segments(self._fs, self._folder).extents:
+        for extent in list_segments(self._fs, self._folder):
             if extent.base in bases:
                 facts = self._catalog.new_facts(extent.base)
                 with _opened(self._fs, segment_path(self._folder, extent.base)) as file:

@@ -23,6 +23,7 @@ from tailrace.kernel import (
     read_header,
 )
 from tailrace.kernel.layout import CRC_START, HEADER, MAGIC_BYTES, MAX_SECTION, VERSION
+from tailrace.log.extents import Extent
 from tailrace.log.fs import File, FileSystem, read_exactly
 from tailrace.log.offline.index_check import (
     IndexCheck,
@@ -31,7 +32,7 @@ from tailrace.log.offline.index_check import (
     TimeIndexCheck,
 )
 from tailrace.log.scan import Chunks, Facts, find_next_batch
-from tailrace.log.segments import Extent, segment_path
+from tailrace.log.segments import segment_path
 from tailrace.log.sidefiles import Seal
 
 __all__ = [
