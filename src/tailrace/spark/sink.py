@@ -47,8 +47,10 @@ __all__ = ["BatchWriter", "StreamWriter"]
 _BATCH_BYTES = 1 << 20
 
 # Before 4.1 Spark gives streaming writers rows.
-_StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
-_HAS_ARROW = _StreamWriter is not None
+_HAS_ARROW = hasattr(datasource, "DataSourceStreamArrowWriter")
+_Streaming: Any = getattr(
+    datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
+)
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._discard(messages)
 
 
-class StreamWriter(_Writer, _StreamWriter or datasource.DataSourceStreamWriter):  # type: ignore[misc]
+class StreamWriter(_Writer, _Streaming):  # type: ignore[misc]
     """`df.writeStream`. The transaction is the query's batch."""
 
     def write(self, iterator: Iterator[Any]) -> Staged:

@@ -28,11 +28,11 @@ from tailrace.spark.options import SinkOptions, SourceOptions, Start
 from tailrace.spark.planning import Place, Range, Split, cut, lost, pack, read
 
 _limits: Any = None
-SupportsTriggerAvailableNow: Any = object  # Spark 4.0 and 4.1 have neither limits nor this trigger
+_InSteps: Any = object  # Spark 4.0 and 4.1 have neither limits nor Trigger.AvailableNow in steps
 with contextlib.suppress(ImportError):
     from pyspark.sql.streaming import datasource as _limits
 
-    SupportsTriggerAvailableNow = _limits.SupportsTriggerAvailableNow
+    _InSteps = _limits.SupportsTriggerAvailableNow
 
 
 __all__ = ["TailraceSource"]
@@ -177,7 +177,7 @@ def offset_of(log: Log, name: str, given: Start, at_ms: int | None, option: str)
     return log.start_offset if word == "earliest" else log.end_offset
 
 
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[misc]
     """`spark.readStream`. An offset of Spark's is where each queue was read up to:
     `{"orders": [17, "5d2f…"]}`, with the queue's incarnation."""
 

@@ -1,0 +1,397 @@
+"""Writing to queues: each row once, whatever is done again, and whoever dies.
+
+Most of it needs no Spark: what a task does and what the driver does are two calls.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tailrace
+from tailrace import ConfigError, Full, Store, TailraceError
+from tailrace.log.fs import OsFile, OsFileSystem
+
+pyspark = pytest.importorskip("pyspark")
+
+from pyspark.sql import types as t  # noqa: E402
+
+from tailrace.spark.options import SinkOptions  # noqa: E402
+from tailrace.spark.sink import BatchWriter, StreamWriter, Transaction  # noqa: E402
+
+SMALL = {"segment_bytes": 20_000}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    path = str(tmp_path / "data")
+    with tailrace.open(path, flush="none") as store:
+        store.queue("q", **SMALL)
+    return path
+
+
+KINDS: dict[str, tuple[Any, Any]] = {
+    "binary": (t.BinaryType(), pa.binary()),
+    "string": (t.StringType(), pa.string()),
+    "timestamp": (t.TimestampType(), pa.timestamp("us", "UTC")),
+    "bigint": (t.LongType(), pa.int64()),
+    "double": (t.DoubleType(), pa.float64()),
+    "map": (t.MapType(t.StringType(), t.BinaryType()), pa.map_(pa.string(), pa.binary())),
+    "array": (
+        t.ArrayType(
+            t.StructType(
+                [t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]
+            )
+        ),
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    ),
+}
+
+
+def schema(**kinds: str) -> t.StructType:
+    return t.StructType([t.StructField(name, KINDS[kind][0]) for name, kind in kinds.items()])
+
+
+def batch(kinds: dict[str, str], rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    fields = [pa.field(name, KINDS[kind][1]) for name, kind in kinds.items()]
+    return pa.RecordBatch.from_pylist(rows, pa.schema(fields))
+
+
+def writer(path: str, kinds: dict[str, str], **options: str) -> BatchWriter:
+    given = {"path": path, **options}
+    return BatchWriter(SinkOptions.parse(given), schema(**kinds), overwrite=False)
+
+
+def write(path: str, kinds: dict[str, str], rows: list[dict[str, Any]], **options: str) -> None:
+    """As one task, and the driver."""
+    once = writer(path, kinds, **options)
+    once.commit([once.write(iter([batch(kinds, rows)]))])
+
+
+def messages(path: str, queue: str = "q") -> list[tailrace.Message]:
+    with tailrace.open(path) as store:
+        return list(store.get(queue).read())
+
+
+def values(path: str, queue: str = "q") -> list[bytes | None]:
+    return [message.value for message in messages(path, queue)]
+
+
+def staged(path: str) -> list[Path]:
+    return [each for each in Path(path).rglob("staging/*/*") if each.is_file()]
+
+
+# --- columns --------------------------------------------------------------------------------
+
+
+def test_what_a_row_becomes(path: str) -> None:
+    kinds = {
+        "value": "binary",
+        "key": "string",
+        "headers": "map",
+        "timestamp": "bigint",
+        "routing_key": "string",
+        "message_id": "string",
+        "ttl": "double",
+    }
+    rows = [
+        {
+            "value": b"one",
+            "key": "k",
+            "headers": [("a", b"1"), ("b", b"2")],
+            "timestamp": 1_794_000_000_123,
+            "routing_key": "eu/x",
+            "message_id": "mine",
+            "ttl": 3600.0,
+        },
+        {"value": None, "ttl": 0.0, "headers": []},
+        {"value": b"", "key": "", "routing_key": ""},
+    ]
+    write(path, kinds, rows, queue="q")
+    first, second, third = messages(path)
+    assert (first.value, first.key, first.id) == (b"one", b"k", "mine")
+    assert list(first.headers.items()) == [("a", b"1"), ("b", b"2")]
+    assert (first.topic, first.routing_key) == ("$queue/q/eu/x", "eu/x")
+    assert first.timestamp == 1_794_000_000_123
+    assert first.expires_at is not None
+    assert (second.value, second.key, second.expires_at) == (None, None, None)
+    assert second.topic == third.topic == "$queue/q"
+    assert (third.value, third.key) == (b"", None)
+    assert third.timestamp > 1_794_000_000_123
+
+
+def test_rows_are_messages_like_any(path: str) -> None:
+    """A consumer gets them, and settles them."""
+    with tailrace.open(path) as store:
+        consumer = store.get("q").consumer("w")
+        rows = [{"value": b"%d" % n, "key": b"%d" % (n % 3)} for n in range(20)]
+        write(path, {"value": "binary", "key": "binary"}, rows, queue="q")
+        got = consumer.receive(50, wait=10)
+        assert [m.value for m in got] == [row["value"] for row in rows]
+        assert {m.key for m in got} == {b"0", b"1", b"2"}
+        consumer.ack(got)
+        assert store.get("q").pending("w") == []
+        consumer.close()
+
+
+def test_headers_of_every_kind(path: str) -> None:
+    pairs = [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}]
+    rows = [{"value": b"1", "headers": pairs}, {"value": b"2"}, {"value": b"3", "headers": []}]
+    write(path, {"value": "binary", "headers": "array"}, rows, queue="q")
+    found = [list(message.headers.items()) for message in messages(path)]
+    assert found == [[("a", b"1"), ("a", b"2")], [], []]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "says"),
+    [
+        ({"key": "binary"}, "no column 'value'"),
+        ({"value": "bigint"}, "'value' is bigint; it has to be binary or string"),
+        ({"value": "binary", "colour": "string"}, "'colour' is unknown"),
+        ({"value": "binary", "key": "double"}, "'key' is double"),
+        ({"value": "binary", "headers": "string"}, "'headers' is string"),
+        ({"value": "binary", "timestamp": "string"}, "'timestamp' is string"),
+    ],
+)
+def test_schemas_that_are_refused(path: str, kinds: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        writer(path, kinds, queue="q")
+
+
+def test_what_cannot_be_written(path: str) -> None:
+    kinds = {"value": "binary", "headers": "map"}
+    with pytest.raises(ConfigError, match="has no 'none'; there are q"):
+        writer(path, {"value": "binary"}, queue="none")
+    with pytest.raises(ConfigError, match="name the queue"):
+        writer(path, {"value": "binary"})
+    with pytest.raises(ConfigError, match="not both"):
+        writer(path, {"value": "binary"}, queue="q", topic="t")
+    with pytest.raises(ConfigError, match="there is no store in"):
+        writer(path + "x", {"value": "binary"}, queue="q")
+    options = SinkOptions.parse({"path": path, "queue": "q"})
+    with pytest.raises(ConfigError, match="append"):
+        BatchWriter(options, schema(value="binary"), overwrite=True)
+    with pytest.raises(ConfigError, match=r"'_mine'.*reserved"):
+        write(path, kinds, [{"value": b"", "headers": [("_mine", b"")]}], queue="q")
+    with pytest.raises(ConfigError, match="null"):
+        write(path, kinds, [{"value": b"", "headers": [("mine", None)]}], queue="q")
+    with tailrace.open(path) as store:
+        store.get("q").configure(limits={"max_message_size": 10, "max_depth": 2})
+    with pytest.raises(Full, match=r"11 bytes.*max_message_size"):
+        write(path, {"value": "binary"}, [{"value": b"x" * 11}], queue="q")
+    with pytest.raises(Full, match="max_depth"):
+        write(path, {"value": "binary"}, [{"value": b"x"}] * 3, queue="q")
+    assert values(path) == []
+
+
+def test_the_queues_own_lifetime(path: str) -> None:
+    with tailrace.open(path) as store:
+        store.get("q").configure(limits={"message_ttl": "1h"})
+    write(path, {"value": "binary"}, [{"value": b"1"}], queue="q")
+    kinds = {"value": "binary", "ttl": "double"}
+    write(path, kinds, [{"value": b"2", "ttl": 0.0}, {"value": b"3"}], queue="q")
+    has_end = [message.expires_at is not None for message in messages(path)]
+    assert has_end == [True, False, True]
+
+
+# --- where rows go --------------------------------------------------------------------------
+
+
+def test_routes(path: str) -> None:
+    with tailrace.open(path) as store:
+        store.queue("eu", topics=["news/eu/#"])
+        store.queue("all", topics=["news/#"])
+    kinds = {"value": "binary", "topic": "string"}
+    rows = [
+        {"value": b"1", "topic": "news/eu/a"},
+        {"value": b"2", "topic": "news/us"},
+        {"value": b"3", "topic": "news/eu/b"},
+    ]
+    write(path, kinds, rows)
+    assert values(path, "eu") == [b"1", b"3"]
+    assert [m.topic for m in messages(path, "all")] == ["news/eu/a", "news/us", "news/eu/b"]
+    write(path, {"value": "binary"}, [{"value": b"4"}], topic="news/eu/c")
+    assert values(path, "eu")[-1] == values(path, "all")[-1] == b"4"
+    by_name = {"value": "binary", "queue": "string"}
+    write(path, by_name, [{"value": b"5", "queue": "q"}, {"value": b"6", "queue": "eu"}])
+    assert (values(path), values(path, "eu")[-1]) == ([b"5"], b"6")
+    with pytest.raises(ConfigError, match="no queue is bound to the topic 'old'"):
+        write(path, kinds, [{"value": b"", "topic": "old"}])
+    with pytest.raises(ConfigError, match="no queue 'none'"):
+        write(path, by_name, [{"value": b"", "queue": "none"}])
+    with pytest.raises(ConfigError, match="'queue' is null"):
+        write(path, by_name, [{"value": b"", "queue": None}])
+
+
+# --- once -----------------------------------------------------------------------------------
+
+VALUE = {"value": "binary"}
+
+
+def rows(name: str, count: int) -> list[dict[str, Any]]:
+    return [{"value": f"{name}-{n}".encode().ljust(50, b".")} for n in range(count)]
+
+
+@pytest.mark.parametrize("count", [3, 2_000])
+def test_a_batch_that_is_replayed_ten_times(path: str, count: int) -> None:
+    for _ in range(10):
+        write(path, VALUE, rows("a", count), queue="q", txnId="once")
+    assert values(path) == [row["value"] for row in rows("a", count)]
+    write(path, VALUE, rows("b", 2), queue="q", txnId="another")
+    write(path, VALUE, rows("b", 2), queue="q")
+    assert len(values(path)) == count + 4
+    assert staged(path) == []
+
+
+def test_partitions_in_their_order(path: str) -> None:
+    once = writer(path, VALUE, queue="q")
+    tasks = [once.write(iter([batch(VALUE, rows(str(n), 300))])) for n in range(5)]
+    for number, task in enumerate(tasks):
+        task.partition = number
+    random.Random(1).shuffle(tasks)
+    once.commit([*tasks, None])
+    assert values(path) == [row["value"] for n in range(5) for row in rows(str(n), 300)]
+
+
+def test_nothing_is_written_by_no_rows(path: str) -> None:
+    once = writer(path, VALUE, queue="q")
+    once.commit([once.write(iter([])), once.write(iter([batch(VALUE, [])]))])
+    assert values(path) == []
+
+
+def test_an_aborted_job_leaves_nothing(path: str) -> None:
+    once = writer(path, VALUE, queue="q")
+    task = once.write(iter([batch(VALUE, rows("a", 10))]))
+    assert staged(path)
+    once.abort([task, None, None])
+    assert (staged(path), values(path)) == ([], [])
+    once.write(iter([batch(VALUE, rows("a", 10))]))  # a task that nobody has told
+    assert values(path) == []
+
+
+def test_an_abort_after_the_commit_changes_nothing(path: str) -> None:
+    once = writer(path, VALUE, queue="q")
+    tasks = [once.write(iter([batch(VALUE, rows("a", 10))]))]
+    once.commit(tasks)
+    once.abort(tasks)
+    assert len(values(path)) == 10
+
+
+def test_batches_of_queries(path: str) -> None:
+    """Each query counts by itself; an old batch, of somebody who was given up, is refused."""
+    options = SinkOptions.parse({"path": path, "queue": "q"})
+    sink = StreamWriter(options, schema(**VALUE), overwrite=False)
+    expected = []
+    for number in range(70):
+        for query in ("one", "two"):
+            transaction = Transaction(f"spark-{query}", number)
+            for _ in range(2):
+                task = sink._stage(iter([batch(VALUE, rows(query, 2))]), transaction)
+                sink.commit([task], number)
+            expected += [row["value"] for row in rows(query, 2)]
+    assert values(path) == expected
+    late = sink._stage(iter([batch(VALUE, rows("one", 2))]), Transaction("spark-one", 1))
+    with pytest.raises(TailraceError, match="sequences must rise"):
+        sink.commit([late], 1)
+    assert values(path) == expected
+
+
+def test_a_queue_that_was_made_anew(path: str) -> None:
+    once = writer(path, VALUE, queue="q")
+    task = once.write(iter([batch(VALUE, rows("a", 10))]))
+    with tailrace.open(path) as store:
+        store.delete("q")
+        store.queue("q")
+    with pytest.raises(TailraceError, match="made anew"):
+        once.commit([task])
+    assert values(path) == []
+
+
+def test_others_publish_meanwhile(path: str) -> None:
+    with tailrace.open(path) as store:
+        queue = store.get("q")
+        for number in range(20):
+            queue.publish(b"%d" % number)
+            count = 3 if number % 2 else 400
+            write(path, VALUE, rows(str(number), count), queue="q", txnId=str(number))
+            queue.publish_many([b"%d" % number] * 2)
+        found = [message.value for message in queue.read()]
+    expected: list[bytes] = []
+    for number in range(20):
+        expected.append(b"%d" % number)
+        expected += [row["value"] for row in rows(str(number), 3 if number % 2 else 400)]
+        expected += [b"%d" % number] * 2
+    assert found == expected
+
+
+# --- whoever dies ---------------------------------------------------------------------------
+
+
+def dying_at(number: int) -> Callable[[], None]:
+    """Patches what changes files such that the process ends at the n-th of those calls."""
+    calls = 0
+
+    def count() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            os._exit(9)
+
+    def patch(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            count()
+            return real(*args, **options)
+
+        setattr(owner, name, counted)
+
+    def arm() -> None:
+        for name in ("rename", "unlink", "sync_dir", "make_dirs"):
+            patch(OsFileSystem, name)
+        for name in ("sync", "truncate"):
+            patch(OsFile, name)
+
+    return arm
+
+
+def run_child(do: Callable[[], None], arm: Callable[[], None]) -> int:
+    """In a forked process; how it ended."""
+    pid = os.fork()
+    if not pid:
+        try:
+            arm()
+            do()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001  the parent sees the code
+            os._exit(3)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("count", [5, 1_500])
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_kill_at_each_step(tmp_path: Path, count: int, flush: str) -> None:
+    """Stage, intent, publish, record: then the job is run again, and each row is there once."""
+    number, code = 0, 9
+    while code == 9:
+        number += 1
+        path = str(tmp_path / str(number))
+        with Store(path, flush=flush, upkeep=False) as store:
+            store.queue("q", **SMALL).publish(b"first")
+
+        def job(path: str = path) -> None:
+            write(path, VALUE, rows("a", count), queue="q", txnId="once")
+
+        code = run_child(job, dying_at(number))
+        assert code in (0, 9)
+        seen = values(path)
+        assert len(seen) in (1, 1 + count), "all of it, or nothing"
+        job()
+        assert values(path) == [b"first", *(row["value"] for row in rows("a", count))]
+    assert number > 15
