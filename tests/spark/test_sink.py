@@ -100,7 +100,7 @@ def test_what_a_row_becomes(path: str) -> None:
         "message_id": "string",
         "ttl": "double",
     }
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "value": b"one",
             "key": "k",
@@ -129,20 +129,22 @@ def test_what_a_row_becomes(path: str) -> None:
 def test_rows_are_messages_like_any(path: str) -> None:
     """A consumer gets them, and settles them."""
     with tailrace.open(path) as store:
-        consumer = store.get("q").consumer("w")
+        queue = store.queue("q")
+        consumer = queue.consumer("w")
         rows = [{"value": b"%d" % n, "key": b"%d" % (n % 3)} for n in range(20)]
         write(path, {"value": "binary", "key": "binary"}, rows, queue="q")
         got = consumer.receive(50, wait=10)
         assert [m.value for m in got] == [row["value"] for row in rows]
         assert {m.key for m in got} == {b"0", b"1", b"2"}
         consumer.ack(got)
-        assert store.get("q").pending("w") == []
+        assert queue.pending("w") == []
         consumer.close()
 
 
 def test_headers_of_every_kind(path: str) -> None:
     pairs = [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}]
-    rows = [{"value": b"1", "headers": pairs}, {"value": b"2"}, {"value": b"3", "headers": []}]
+    some: list[dict[str, Any]] = [{"value": b"1", "headers": pairs}, {"value": b"2"}]
+    rows = [*some, {"value": b"3", "headers": []}]
     write(path, {"value": "binary", "headers": "array"}, rows, queue="q")
     found = [list(message.headers.items()) for message in messages(path)]
     assert found == [[("a", b"1"), ("a", b"2")], [], []]
