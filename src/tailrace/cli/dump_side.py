@@ -113,7 +113,7 @@ def _members(data: bytes) -> Iterator[Item]:
         yield {"type": "member", **item, **({} if is_note else {"text": _text(data)})}
 
 
-_DOCUMENTS = ("log.json", "clean", "poisoned", "producers")
+_DOCUMENTS = ("log.json", "adoption", "clean", "poisoned", "producers")
 _READERS: dict[str, Callable[[bytes], Iterator[Item]]] = {
     "watermark": partial(_slots, WatermarkFile.MAGIC, _watermark),
     "reserved": partial(_slots, Reserved.MAGIC, _reserved),

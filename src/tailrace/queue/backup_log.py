@@ -67,7 +67,15 @@ _NO_BOOT: Final = bytes(16)
 
 # What says how the log was at another moment than the copy, or is only of use to who has it open.
 _ELSEWHERE: Final = {"quarantine", "start", "watermark"}
-_NOT_COPIED: Final = {"board", "clean", "lock", "members", "poisoned", "reserved"} | _ELSEWHERE
+_NOT_COPIED: Final = _ELSEWHERE | {
+    "adoption",
+    "board",
+    "clean",
+    "lock",
+    "members",
+    "poisoned",
+    "reserved",
+}
 
 
 def is_log(fs: FileSystem, folder: str, names: set[str]) -> bool:

@@ -110,6 +110,16 @@ def _poisoned(name: str, document: _Document | None) -> _Findings:
     yield _finding("problem", name, message)
 
 
+def _adoption(name: str, document: _Document | None) -> _Findings:
+    """Whoever stores it is at work, or was killed."""
+    if document is None:
+        yield _finding("problem", name, "is damaged: what was being taken in may be seen in part")
+        return
+    durable = document.get("durable")
+    message = f"batches are being taken in; if nobody does so, the next open goes back to {durable}"
+    yield _finding("note", name, message)
+
+
 # --- slots ----------------------------------------------------------------------------------
 
 
@@ -170,6 +180,7 @@ def _gaps(name: str, data: bytes) -> _Findings:
 
 _DOCUMENTS: dict[str, Callable[[str, _Document | None], _Findings]] = {
     "log.json": _log_json,
+    "adoption": _adoption,
     "clean": partial(
         _document, "note", CleanMarker._fields, "the next open scans the last segment"
     ),
