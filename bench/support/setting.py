@@ -45,6 +45,14 @@ class QueueSizes:
 
 
 @dataclass(frozen=True)
+class SparkSizes:
+    """How many rows a table has, of values of 100 bytes and of a kilobyte."""
+
+    small: int
+    large: int
+
+
+@dataclass(frozen=True)
 class Sizes:
     """How much work each row does. Peers stop after `peer_seconds` at the latest."""
 
@@ -73,6 +81,7 @@ class Sizes:
     follower_records: int
     idle_seconds: float
     queue: QueueSizes
+    spark: SparkSizes
 
 
 FULL = Sizes(
@@ -119,6 +128,7 @@ FULL = Sizes(
         peer_depth=1_000,
         peer_seconds=0.5,
     ),
+    spark=SparkSizes(small=5_000_000, large=1_000_000),
 )
 QUICK = Sizes(
     rounds=3,
@@ -164,6 +174,7 @@ QUICK = Sizes(
         peer_depth=500,
         peer_seconds=0.1,
     ),
+    spark=SparkSizes(small=400_000, large=80_000),
 )
 TINY = Sizes(  # for the test of the benchmark itself
     rounds=1,
@@ -209,6 +220,7 @@ TINY = Sizes(  # for the test of the benchmark itself
         peer_depth=20,
         peer_seconds=0.01,
     ),
+    spark=SparkSizes(small=80_000, large=80_000),
 )
 
 
