@@ -251,6 +251,28 @@ def test_a_batch_that_is_replayed_ten_times(path: str, count: int) -> None:
     assert staged(path) == []
 
 
+def test_names_of_transactions(path: str) -> None:
+    for name in ("a/b", "../../c", ".d", "e" * 150):
+        for _ in range(2):
+            write(path, VALUE, rows("a", 1), queue="q", txnId=name)
+    assert len(values(path)) == 4
+    with pytest.raises(TailraceError, match="transaction"):
+        writer(path, VALUE, queue="q", txnId="")
+
+
+def test_what_was_abandoned_is_swept(path: str) -> None:
+    """By whoever looks after the queue, when it is a day old."""
+    writer(path, VALUE, queue="q").write(iter([batch(VALUE, rows("a", 10))]))
+    with tailrace.open(path, upkeep=False) as store:
+        store.vacuum()
+        assert staged(path)
+        for folder in Path(path).rglob("staging/*"):
+            for each in (*folder.iterdir(), folder):
+                os.utime(each, (0, 0))
+        store.vacuum()
+        assert not staged(path)
+
+
 def test_partitions_in_their_order(path: str) -> None:
     once = writer(path, VALUE, queue="q")
     tasks = [once.write(iter([batch(VALUE, rows(str(n), 300))])) for n in range(5)]

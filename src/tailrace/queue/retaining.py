@@ -12,6 +12,7 @@ from typing import Final
 
 from tailrace.log.options import Retention
 from tailrace.log.retention import VacuumReport
+from tailrace.log.staging import sweep
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.looking import Look
 from tailrace.queue.settings import QueueSettings
@@ -38,4 +39,5 @@ def vacuum(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumReport:
     retention = settings.retention
     if floor is not None and not retention:
         retention = _NOTHING_IS_KEPT
+    sweep(look.fs, log._folder, look.clock.wall_ms())  # what writers of much at once have left
     return log.let_go(retention, floor)

@@ -32,7 +32,8 @@ from tailrace.log.adoption import Piece
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
-from tailrace.log.staging import Stage, discard, pack, sweep
+from tailrace.log.staging import Stage, discard, pack
+from tailrace.queue.names import check_name, to_component
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
 from tailrace.queue.topics import Bindings
@@ -63,7 +64,7 @@ class Transaction:
     @property
     def name(self) -> str:
         """Of its folder."""
-        return f"{self.producer}-{self.sequence}"
+        return to_component(f"{self.producer}-{self.sequence}")
 
 
 @dataclass
@@ -168,7 +169,6 @@ def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transact
         packed = pack(fs, folder, transaction.name, pieces, log.options.segment_bytes)
         adopt(log, packed, producer=producer, sequence=sequence).wait()
         hooks.count("published", records, name)
-    sweep(fs, folder, time.time_ns() // 1_000_000)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -177,6 +177,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: Any, *, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite=overwrite)
         name = options.txn if options.txn is not None else uuid.uuid4().hex
+        check_name("transaction", name)
         self._transaction = Transaction(f"spark-{name}", 0)
 
     def write(self, iterator: Iterator[Any]) -> Staged:
