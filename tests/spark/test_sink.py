@@ -398,6 +398,7 @@ def run_child(do: Callable[[], None], arm: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("count", [5, 1_500])
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_kill_at_each_step(tmp_path: Path, count: int, flush: str) -> None:
