@@ -75,7 +75,8 @@ def source(path: Path | str, **options: Any) -> Any:
 def splits(path: Path | str, *columns: str, **options: Any) -> tuple[Any, list[Any]]:
     """A reader and what its tasks are given, as they arrive there."""
     reader = source(path, **options).reader(schema(*columns))
-    return pickle.loads(pickle.dumps((reader, reader.partitions())))
+    reader, parts = pickle.loads(pickle.dumps((reader, reader.partitions())))
+    return reader, parts
 
 
 def read(path: Path | str, *columns: str, **options: Any) -> list[dict[str, Any]]:
@@ -127,7 +128,8 @@ def moment(milliseconds: int | None) -> Any:
 
 
 def said(error: BaseException) -> str:
-    """The last line of what Spark makes of an error, which is the one that people read."""
+    """What Spark's error says of ours, which is all that people need of its many lines."""
     lines = [line.strip() for line in str(error).splitlines()]
-    lines = [line for line in lines if line and not line.startswith("SQLSTATE")]
-    return lines[-1]
+    ours = [line for line in lines if line.startswith("tailrace.errors.")]
+    assert ours, str(error)
+    return ours[-1].partition(": ")[2]

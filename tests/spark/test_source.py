@@ -18,7 +18,6 @@ from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.repair import recover
 from tests.log.helpers import flip
 from tests.spark.support import (
-    COLUMNS,
     T0,
     as_row,
     collect,
@@ -130,7 +129,7 @@ def test_a_schema_prunes_and_orders(shop: Store, spark: Any) -> None:
     assert collect(found) == [{name: row[name] for name in found.columns} for row in expected]
 
 
-@pytest.mark.parametrize("name", list(COLUMNS))
+@pytest.mark.parametrize("name", schema().names)
 def test_each_column_alone(shop: Store, name: str) -> None:
     expected = [as_row(message)[name] for message in shop.get("orders").read()]
     assert column(read(shop.path, name, queue="orders"), name) == expected
