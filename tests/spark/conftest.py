@@ -43,7 +43,7 @@ def session_environment() -> dict[str, str]:
     }
 
 
-def session_config(folder: Path) -> dict[str, str]:
+def session_config(folder: Path) -> dict[str, Any]:
     """Small and quiet, and it leaves nothing outside of the folder."""
     return {
         "spark.driver.host": "127.0.0.1",
@@ -59,11 +59,17 @@ def session_config(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The session."""
-    pyspark = pytest.importorskip("pyspark.sql", reason="pyspark is missing: tailrace[spark]")
+def pyspark() -> Any:
+    """The module, if it and what it runs on are there."""
+    found = pytest.importorskip("pyspark.sql", reason="pyspark is missing: tailrace[spark]")
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("java is missing, which Spark runs on (Debian: openjdk-17-jre-headless)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def spark(pyspark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The session."""
     interrupt = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in session_environment().items():

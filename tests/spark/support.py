@@ -108,7 +108,7 @@ def as_row(message: Message) -> dict[str, Any]:
     return {
         "key": message.key,
         "value": message.value,
-        "topic": message.topic,
+        "topic": message.topic or None,  # others may write records without one
         "partition": 0,
         "offset": message.offset,
         "timestamp": moment(message.timestamp),
