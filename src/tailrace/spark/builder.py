@@ -83,10 +83,17 @@ class Table:
         reader = self._spark.read.format("tailrace").option("path", self._path)
         reader = reader.option("queue", self._queue).options(**self._options)
         if self._columns is not None:
-            headers = HEADERS_AS[self._options.get("headers", "array")]
-            kinds = {**COLUMNS, "headers": headers}
-            reader = reader.schema(", ".join(f"{name} {kinds[name]}" for name in self._columns))
+            reader = reader.schema(self._schema(self._columns))
         return reader.load()
+
+    def _schema(self, columns: tuple[str, ...]) -> Any:
+        from pyspark.sql.types import StructType
+
+        given = {name.lower(): value.lower() for name, value in self._options.items()}
+        kinds = {**COLUMNS, "headers": HEADERS_AS.get(given.get("headers", "array"), "binary")}
+        if not columns:  # which can be counted
+            return StructType([])
+        return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
 
 def _moment(when: str | int | datetime, word: str) -> int:
@@ -109,5 +116,6 @@ def make_views(spark: SparkSession, path: str) -> list[str]:
     names = sorted(Place(path).queues())
     for name in names:
         reader = spark.read.format("tailrace").option("path", path).option("queue", name)
-        reader.option("includeHeaders", "true").load().createOrReplaceTempView(f"`{name}`")
+        quoted = name.replace("`", "``")
+        reader.option("includeHeaders", "true").load().createOrReplaceTempView(f"`{quoted}`")
     return names

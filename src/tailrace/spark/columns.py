@@ -6,6 +6,7 @@ decoded, in the kernel; what is made of it here is made a column at a time.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -75,7 +76,7 @@ class Projection:
     @classmethod
     def of(cls, schema: Any) -> Projection:
         """Of a Spark schema: that of the table, or what a user has made of it."""
-        kinds = []
+        kinds: list[tuple[str, str]] = []
         for field in schema.fields:
             kind = field.dataType.simpleString()
             if field.name not in COLUMNS:
@@ -86,6 +87,13 @@ class Projection:
             if kind not in (allowed or (COLUMNS[field.name],)):
                 wanted = " or ".join(allowed or (COLUMNS[field.name],))
                 raise ConfigError(f"the schema: the column {field.name!r} is {wanted}, not {kind}")
+            if "false" in json.dumps([field.nullable, field.dataType.jsonValue()]):
+                raise ConfigError(
+                    f"the schema: the column {field.name!r} is NOT NULL, in part or as a whole; "
+                    "leave that out: Spark takes no batch whose columns may be null for it"
+                )
+            if field.name in dict(kinds):
+                raise ConfigError(f"the schema: the column {field.name!r} is there twice")
             kinds.append((field.name, kind))
         return cls(tuple(kinds))
 
@@ -243,8 +251,8 @@ def _moment(milliseconds: int) -> Any:
 
 
 def _numbers(column: Any) -> Any:
-    """Milliseconds as text; null where it is no number."""
-    is_number = pc.match_substring_regex(column, rb"\A[0-9]{1,18}\z")
+    """Milliseconds as text; null where it is no number, or one that microseconds cannot tell."""
+    is_number = pc.match_substring_regex(column, rb"\A[0-9]{1,15}\z")
     return pc.if_else(is_number, column, None).cast(pa.string()).cast(pa.int64())
 
 

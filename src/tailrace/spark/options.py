@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from tailrace.errors import ConfigError
+from tailrace.queue.names import check_name
 from tailrace.queue.topics import check_filter
 from tailrace.spark.columns import HEADERS_AS, Rows
 from tailrace.units import parse_size
@@ -80,6 +81,8 @@ class SourceOptions:
         keys, routing = options.get("keys"), options.get("filter")
         if routing is not None:
             check_filter(routing)
+        if "group" in options:
+            check_name("group", options["group"])
         most = _whole(options, "maxOffsetsPerTrigger")
         return cls(
             path=options["path"],
@@ -103,6 +106,15 @@ class SourceOptions:
                 ending if is_exact else None,
             ),
         )
+
+    def check_offsets(self, chosen: Collection[str]) -> None:
+        """Refuse offsets of a queue that is not read: its name may be misspelt."""
+        for option, given in ("startingOffsets", self.start), ("endingOffsets", self.end):
+            for name in given if isinstance(given, dict) else ():
+                if name not in chosen:
+                    raise ConfigError(
+                        f"{option}: {name!r} is not read; it may name {', '.join(sorted(chosen))}"
+                    )
 
     def chosen(self, names: Iterable[str]) -> list[str]:
         """Which of the queues that there are."""
@@ -180,16 +192,19 @@ def _offsets(options: Mapping[str, str], name: str, default: str) -> Start:
     try:
         document = json.loads(text)
         found = {
-            queue: int(offset["0"] if isinstance(offset, dict) else offset)
+            queue: offset["0"] if isinstance(offset, dict) else offset
             for queue, offset in document.items()
         }
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, ValueError):
         raise ConfigError(
             f"{name}: expected 'earliest', 'latest' or JSON such as {{\"orders\": 5}}, got {text!r}"
         ) from None
     for queue, offset in found.items():
-        if offset < -2:
-            raise ConfigError(f"{name}: the offset {offset} of {queue!r} is negative")
+        if type(offset) is not int or offset < -2:
+            raise ConfigError(
+                f"{name}: expected an offset of {queue!r}, from 0 on, or -2 for the earliest, or "
+                f"-1 for the latest; got {offset!r}"
+            )
     return found
 
 
@@ -198,7 +213,7 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    if text.lstrip("-").isdigit():
+    if re.fullmatch("-?[0-9]{1,15}", text):
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
@@ -223,7 +238,7 @@ def _whole(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    if not text.isdigit() or not int(text):
+    if not re.fullmatch("[0-9]{1,18}", text) or not int(text):
         raise ConfigError(f"{name}: expected a whole number above 0, got {text!r}")
     return int(text)
 

@@ -96,21 +96,25 @@ class Place:
 
 
 def cut(log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int) -> Iterator[Range]:
-    """A range in pieces of about this size, or smaller ones where segments are."""
+    """A range in pieces of about this size, or smaller ones where segments are. The pieces have
+    every offset of it: where a segment is missing, who reads them is to find that out."""
     view, first, last = log._range(first, last, None)
     catalog = log._observer.catalog
-    ends = [*(extent.base for extent in view.extents[1:]), view.end]
-    for extent, end in zip(view.extents, ends, strict=True):
-        if end <= first or extent.base >= last or not extent.size:
+    if not view.extents and first < last:
+        yield Range(queue.name, queue.incarnation, first, last, 1)
+    bounds = [min(first, extent.base) for extent in view.extents[:1]]
+    bounds += [*(extent.base for extent in view.extents[1:]), view.end]
+    for extent, base, end in zip(view.extents, bounds, bounds[1:], strict=False):
+        if end <= first or base >= last:
             continue
-        is_whole = extent.base >= first and end <= last
+        is_whole = base >= first and end <= last
         if is_whole and extent.size <= split_bytes:
-            yield Range(queue.name, queue.incarnation, extent.base, end, extent.size)
+            yield Range(queue.name, queue.incarnation, base, end, extent.size)
             continue
         entries = catalog.facts(extent).offsets.entries()
         offsets = [offset for offset, _ in entries]
         positions = [position for _, position in entries]
-        low, high = max(first, extent.base), min(last, end)
+        low, high = max(first, base), min(last, end)
         start = positions[max(bisect_left(offsets, low + 1) - 1, 0)] if entries else 0
         behind = bisect_left(offsets, high)
         stop = positions[behind] if behind < len(positions) else extent.size

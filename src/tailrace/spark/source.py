@@ -10,7 +10,7 @@ files are opened where they are read.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -139,10 +139,9 @@ class BatchReader(_Reader, DataSourceReader):
 
     def partitions(self) -> Any:
         place = Place(self._options.path)
-        wanted = {
-            name: (queue, *self._bounds(place, queue))
-            for name, queue in self._chosen(place).items()
-        }
+        chosen = self._chosen(place)
+        self._options.check_offsets(chosen)
+        wanted = {name: (queue, *self._bounds(place, queue)) for name, queue in chosen.items()}
         return self._splits(place, wanted)
 
     def _bounds(self, place: Place, queue: QueueSettings) -> tuple[int, int]:
@@ -185,11 +184,23 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         super().__init__(options, projection)
         self._target: dict[str, list[Any]] | None = None  # of Trigger.AvailableNow
 
+    def _chosen(self, place: Place) -> dict[str, QueueSettings]:
+        found = super()._chosen(place)
+        for name, queue in found.items() if self._options.group is not None else ():
+            if queue.type != "stream":
+                raise ConfigError(
+                    f"group: {name!r} is a work queue, whose groups claim messages; the progress "
+                    "of a query can be that of a stream's group only"
+                )
+        return found
+
     def initialOffset(self) -> dict[str, list[Any]]:  # noqa: N802
         options = self._options
         place = Place(options.path)
         found = {}
-        for name, queue in self._chosen(place).items():
+        chosen = self._chosen(place)
+        options.check_offsets(chosen)
+        for name, queue in chosen.items():
             with place.log(name) as log:
                 offset = 0
                 if log is not None:
@@ -214,8 +225,20 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         ends = self._ends() if self._target is None else self._target
         if start is None:
             return ends
+        if not self._options.fail_on_loss:  # queues may be deleted
+            start = {name: start[name] for name in start if name in ends}
         most = getattr(limit, "max_rows", None)
-        return limited(start, ends, most)
+        return limited({**self._begins(ends.keys() - start.keys()), **start}, ends, most)
+
+    def _begins(self, names: Collection[str]) -> dict[str, list[Any]]:
+        """Of queues that were made since: all of what they have is new."""
+        place = Place(self._options.path)
+        found = {}
+        for name, queue in self._chosen(place).items() if names else ():
+            if name in names:
+                with place.log(name) as log:
+                    found[name] = [0 if log is None else log.start_offset, queue.incarnation]
+        return found
 
     def _ends(self) -> dict[str, list[Any]]:
         place = Place(self._options.path)
@@ -230,6 +253,8 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         there = place.queues()
         wanted = {}
         for name, (last, incarnation) in end.items():
+            if name not in there and not self._options.fail_on_loss:
+                continue
             place.check_same(name, incarnation)
             first, known = start.get(name, (None, incarnation))
             place.check_same(name, known)

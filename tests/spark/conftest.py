@@ -1,0 +1,81 @@
+"""One Spark for all tests of the tables.
+
+A session takes seconds to start and a gigabyte, so there is one. Run by several workers, the tests
+of this folder belong to one of them: `pytest --dist loadgroup`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tailrace
+
+FOLDER = Path(__file__).parent
+SOURCES = Path(tailrace.__file__).parent.parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if FOLDER in item.path.parents:
+            # py4j leaves its sockets to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+            if config.pluginmanager.hasplugin("xdist"):
+                item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def session_environment() -> dict[str, str]:
+    """What a driver's environment needs: workers run this very Python, and find these sources."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(SOURCES), *(path for path in known if path and path != str(SOURCES))]
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def session_config(folder: Path) -> dict[str, Any]:
+    """Small and quiet, and it leaves nothing outside of the folder."""
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.local.dir": str(folder / "local"),
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+@pytest.fixture(scope="session")
+def pyspark() -> Any:
+    """The module, if it and what it runs on are there."""
+    found = pytest.importorskip("pyspark.sql", reason="pyspark is missing: tailrace[spark]")
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("java is missing, which Spark runs on (Debian: openjdk-17-jre-headless)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def spark(pyspark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The session."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in session_environment().items():
+            patch.setenv(name, value)
+        config = session_config(tmp_path_factory.mktemp("spark"))
+        session = pyspark.SparkSession.builder.master("local[2]").config(map=config).getOrCreate()
+        yield session
+        session.stop()
+    signal.signal(signal.SIGINT, interrupt)  # Spark has put its own there

@@ -1,0 +1,628 @@
+"""Queues as tables: what is in them, and what options make of them.
+
+Most of it is asked of the source as Spark would ask it, in this process; what Spark itself may do
+to rows is asked of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace import Store
+from tailrace.errors import TailraceError
+from tailrace.log.fs import OsFileSystem
+from tailrace.log.offline.repair import recover
+from tests.log.helpers import flip
+from tests.spark.support import (
+    T0,
+    as_row,
+    collect,
+    column,
+    fill,
+    moment,
+    offsets,
+    open_store,
+    read,
+    rows,
+    schema,
+    segments,
+    source,
+    splits,
+)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A queue with one message of each kind."""
+    with open_store(tmp_path_factory.mktemp("shop")) as store:
+        queue = store.queue("orders")
+        queue.publish(b"plain")
+        queue.publish("text", key="k1", routing_key="eu/de", timestamp=T0)
+        queue.publish(b"", key=b"", routing_key="eu", timestamp=T0 + 1)
+        queue.publish(None, key=b"\xff\x00", timestamp=T0 + 999)
+        queue.publish(b"x", headers=[("a", b"1"), ("a", b"\xfe"), ("b", b"")])
+        queue.publish(b"x", headers={"ä": "ö"}, message_id="mine", ttl="1h")
+        store.publish("$queue/orders/a//b", b"by topic")
+        yield store
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A store whose stream `s` has 60 messages in several segments."""
+    fill(tmp_path, "s", 60)
+    return tmp_path
+
+
+def table(spark: Any, path: Path | str, queue: str = "s", **options: Any) -> Any:
+    reader = spark.read.format("tailrace").option("path", str(path)).option("queue", queue)
+    return reader.options(**options).load()
+
+
+# --- columns --------------------------------------------------------------------------------
+
+
+def test_rows_are_what_read_gives(shop: Store, spark: Any) -> None:
+    expected = [as_row(message) for message in shop.get("orders").read()]
+    assert len(expected) == 7
+    df = table(spark, shop.path, "orders", includeHeaders="true")
+    assert df.dtypes == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+        ("headers", "array<struct<key:string,value:binary>>"),
+        ("queue", "string"),
+        ("routing_key", "string"),
+        ("message_id", "string"),
+        ("expires_at", "timestamp"),
+    ]
+    assert collect(df) == expected
+    assert read(shop.path, queue="orders") == expected
+
+
+def test_what_is_not_there_is_null(shop: Store) -> None:
+    plain, _, empty, without_value, *_ = read(shop.path, queue="orders")
+    assert plain["key"] is None
+    assert plain["expires_at"] is None
+    assert plain["routing_key"] == ""
+    assert plain["headers"] == []
+    assert empty["key"] is None  # as `Message.key` has it
+    assert empty["value"] == b""
+    assert without_value["value"] is None
+    assert without_value["timestamp"] == moment(T0 + 999)
+
+
+def test_headers_are_left_out_unless_asked_for(shop: Store, spark: Any) -> None:
+    assert "headers" not in table(spark, shop.path, "orders").columns
+
+
+def test_headers_as_a_map(shop: Store, spark: Any) -> None:
+    df = table(spark, shop.path, "orders", includeHeaders="true", headers="map")
+    assert dict(df.dtypes)["headers"] == "map<string,binary>"
+    found = df.selectExpr("map_keys(headers) AS names", "headers['b'] AS b").collect()
+    assert found[4].names == ["a", "a", "b"]  # both are there; a dict would keep the last
+    assert found[4].b == b""
+    assert found[5].names == ["ä"]
+    assert found[0].names == []
+
+
+@pytest.mark.parametrize("kind", ["map<string,binary>", "array<struct<key:string,value:binary>>"])
+def test_the_schema_may_say_what_headers_are(shop: Store, spark: Any, kind: str) -> None:
+    reader = spark.read.format("tailrace").option("path", shop.path).option("queue", "orders")
+    df = reader.schema(f"headers {kind}, offset bigint").load()
+    assert df.dtypes == [("headers", kind), ("offset", "bigint")]
+    assert df.selectExpr("sum(size(headers))").collect()[0][0] == 4
+
+
+def test_a_schema_prunes_and_orders(shop: Store, spark: Any) -> None:
+    expected = [as_row(message) for message in shop.get("orders").read()]
+    reader = spark.read.format("tailrace").option("path", shop.path).option("queue", "orders")
+    found = reader.schema("value binary, expires_at timestamp, offset long").load()
+    assert found.columns == ["value", "expires_at", "offset"]
+    assert collect(found) == [{name: row[name] for name in found.columns} for row in expected]
+
+
+@pytest.mark.parametrize("name", schema().names)
+def test_each_column_alone(shop: Store, name: str) -> None:
+    expected = [as_row(message)[name] for message in shop.get("orders").read()]
+    assert column(read(shop.path, name, queue="orders"), name) == expected
+
+
+def test_rows_can_be_counted_without_columns(shop: Store, spark: Any) -> None:
+    from pyspark.sql.types import StructType
+
+    reader = spark.read.format("tailrace").option("path", shop.path).option("queue", "orders")
+    assert reader.schema(StructType([])).load().count() == 7
+    assert reader.option("keys", "k1").schema(StructType([])).load().count() == 1
+    assert reader.load().count() == 1
+
+
+def test_only_what_is_wanted_is_decoded(shop: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tailrace.log.log import Log
+
+    asked: list[list[str]] = []
+    original = Log.read_arrow
+
+    def read_arrow(self: Log, *arguments: Any, **options: Any) -> Any:
+        asked.append([*options["columns"], *options["picked"]])
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(Log, "read_arrow", read_arrow)
+    read(shop.path, "offset", queue="orders")
+    read(shop.path, "queue", "partition", queue="orders")
+    read(shop.path, "value", queue="orders", keys="k1", filter="eu/#")
+    read(shop.path, "message_id", "expires_at", queue="orders")
+    assert asked == [
+        ["offset"],
+        [],
+        ["key", "value", "_topic"],
+        ["offset", "_expires_at"],
+    ]
+
+
+def test_what_others_have_written(tmp_path: Path) -> None:
+    """Their headers may be no text, and their times no numbers."""
+    from tailrace import Record
+
+    headers: list[list[tuple[str, Any]]] = [
+        [("_topic", b"\xff/a"), ("_expires_at", b"soon")],
+        [("_expires_at", b"99999999999999999999999")],
+        [("_topic", "$queue/q/ä"), ("_expires_at", str(T0)), ("x", b"1")],
+        [],
+    ]
+    with open_store(tmp_path) as store:
+        log = store.queue("q").log
+        log.append([Record(timestamp=T0, value=b"v", headers=each) for each in headers])
+    found = read(tmp_path, queue="q")
+    assert column(found, "topic") == ["\ufffd/a", None, "$queue/q/ä", None]
+    assert column(found, "routing_key") == ["", "", "ä", ""]
+    assert column(found, "expires_at") == [None, None, moment(T0), None]
+    assert [len(row["headers"]) for row in found] == [0, 0, 1, 0]
+
+
+# --- which queues ---------------------------------------------------------------------------
+
+NAMES = ["plain", "ünï cødé 漢字", "$dlq/plain", "a.b-c", "50%", "back`tick", ".hidden"]
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("named")
+    for name in NAMES:
+        fill(folder, name, 2)
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name(named: str, name: str) -> None:
+    found = read(named, "queue", "value", "message_id", queue=name)
+    assert column(found, "queue") == [name, name]
+    assert column(found, "value") == [f"{name} {n}".encode() for n in range(2)]
+    assert column(found, "message_id") == [f"{name}:{n}" for n in range(2)]
+
+
+def test_names_travel_through_spark(named: str, spark: Any) -> None:
+    names = ", ".join(NAMES)
+    reader = spark.read.format("tailrace").option("path", named).option("subscribe", names)
+    found = collect(reader.load().select("queue", "value").orderBy("queue", "value"))
+    assert [(row["queue"], row["value"].decode()) for row in found] == sorted(
+        (name, f"{name} {n}") for name in NAMES for n in range(2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("subscribe", "plain", {"plain"}),
+        ("subscribe", " plain ,50%,", {"plain", "50%"}),
+        ("subscribePattern", "plain", {"plain"}),
+        ("subscribePattern", ".*plain", {"plain", "$dlq/plain"}),
+        ("subscribePattern", "(?i)PLAIN|50.", {"plain", "50%"}),
+        ("subscribePattern", ".*", set(NAMES)),
+        ("subscribePattern", "nothing", set()),
+    ],
+)
+def test_several_queues(named: str, option: str, value: str, expected: set[str]) -> None:
+    found = column(read(named, "queue", **{option: value}), "queue")
+    assert set(found) == expected
+    assert len(found) == 2 * len(expected)
+
+
+def test_an_empty_queue_and_one_that_nobody_has_used(tmp_path: Path, spark: Any) -> None:
+    with open_store(tmp_path) as store:
+        store.stream("unused")
+        store.stream("empty").log.flush()
+        store.stream("emptied").publish(b"gone")
+        store.stream("emptied").log.truncate_before(1)
+    for name in ("unused", "empty", "emptied"):
+        assert read(tmp_path, queue=name) == []
+        assert read(tmp_path, queue=name, startingOffsets="latest") == []
+        assert read(tmp_path, queue=name, startingTimestamp=str(T0)) == []
+        df = table(spark, tmp_path, name)
+        assert df.count() == 0
+        assert df.collect() == []
+
+
+def test_a_store_by_its_inner_folder(data: Path) -> None:
+    assert offsets(data / "queue", queue="s") == list(range(60))
+
+
+def test_nothing_is_written(data: Path) -> None:
+    from tests.log.helpers import tree
+
+    before = tree(data)
+    assert len(read(data, queue="s")) == 60
+    assert tree(data) == before
+
+
+# --- ranges ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        ("earliest", "latest", range(60)),
+        ("latest", "latest", range(0)),
+        ("earliest", "earliest", range(0)),
+        ('{"s": 10}', "latest", range(10, 60)),
+        ('{"s": 10}', '{"s": 11}', range(10, 11)),
+        ('{"s": {"0": 10}}', '{"s": {"0": 20}}', range(10, 20)),
+        ('{"s": -2}', '{"s": -1}', range(60)),
+        ('{"s": -1}', '{"s": -1}', range(0)),
+        ('{"s": 60}', '{"s": 60}', range(0)),
+        ('{"s": 20}', '{"s": 10}', range(0)),
+        ("{}", "{}", range(60)),
+    ],
+)
+def test_offsets(data: Path, start: str, end: str, expected: range) -> None:
+    found = offsets(data, queue="s", startingOffsets=start, endingOffsets=end)
+    assert found == list(expected)
+
+
+def test_offsets_of_several_queues(data: Path) -> None:
+    fill(data, "t", 5)
+    found = read(
+        data,
+        "queue",
+        "offset",
+        subscribe="s,t",
+        startingOffsets='{"s": 58}',
+        endingOffsets='{"t": 3}',
+    )
+    expected = [("s", 58), ("s", 59), ("t", 0), ("t", 1), ("t", 2)]
+    assert [(row["queue"], row["offset"]) for row in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (str(T0 + 10_000), None, range(10, 60)),
+        (str(T0 + 9_001), str(T0 + 20_000), range(10, 20)),
+        ("2023-11-14T22:13:30+00:00", "2023-11-14T23:13:40+01:00", range(10, 20)),
+        ("2023-11-14T22:13:29.500Z", "2023-11-14T22:13:39.001Z", range(10, 20)),
+        ("-5", str(T0), range(0)),
+        (None, str(T0 + 1), range(1)),
+        (str(T0 + 10**9), None, range(0)),
+    ],
+)
+def test_times(data: Path, start: str | None, end: str | None, expected: range) -> None:
+    given = {"startingTimestamp": start, "endingTimestamp": end}
+    options = {name: value for name, value in given.items() if value is not None}
+    assert offsets(data, queue="s", **options) == list(expected)
+    assert offsets(data, queue="s", **options, exactTimestamps="true") == list(expected)
+
+
+def test_times_are_offsets_unless_they_are_to_be_exact(tmp_path: Path) -> None:
+    """Clocks go back: the first at or after a time has older ones behind it."""
+    with open_store(tmp_path) as store:
+        stream = store.stream("s")
+        for second in (0, 5, 3, 7, 6, 9, 1):
+            stream.publish(b"", timestamp=T0 + second * 1000)
+    options = {"queue": "s", "startingTimestamp": str(T0 + 4000)}
+    assert offsets(tmp_path, **options) == [1, 2, 3, 4, 5, 6]
+    assert offsets(tmp_path, **options, exactTimestamps="TRUE") == [1, 3, 4, 5]
+    options["endingTimestamp"] = str(T0 + 7000)
+    assert offsets(tmp_path, **options) == [1, 2]
+    options = {"queue": "s", "endingTimestamp": str(T0 + 5000), "exactTimestamps": "true"}
+    assert offsets(tmp_path, **options) == [0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("k1", 20),
+        ("k1,k2", 40),
+        (" k1 , k2 ", 40),
+        ('["k1"]', 20),
+        ('["k1", "k1", "k,2"]', 20),
+        ("[]", 0),
+        ("none", 0),
+    ],
+)
+def test_keys(data: Path, keys: str, expected: int) -> None:
+    found = read(data, "value", "key", queue="s", keys=keys)
+    assert len(found) == expected
+    assert set(column(found, "key")) <= {b"k1", b"k2"}
+    assert len(read(data, "value", queue="s", keys=keys)) == expected
+
+
+@pytest.mark.parametrize(
+    "pattern", ["#", "eu", "eu/#", "eu/+", "+", "+/+", "$x", "$x/#", "eu//+", "nothing"]
+)
+def test_filters_are_those_of_groups(tmp_path: Path, pattern: str) -> None:
+    with open_store(tmp_path) as store:
+        queue = store.queue("q")
+        for key in ("", "eu", "eu/de", "eu/de/berlin", "us", "$x", "$x/y", "eu//x", "eu/"):
+            queue.publish(b"", routing_key=key)
+        with queue.consumer("g", filter=pattern) as consumer:
+            expected = [message.offset for message in consumer.receive(100)]
+    assert offsets(tmp_path, queue="q", filter=pattern) == expected
+
+
+def test_all_of_it_together(data: Path, spark: Any) -> None:
+    df = table(
+        spark,
+        data,
+        STARTINGOFFSETS='{"s": 5}',
+        endingtimestamp=str(T0 + 50_000),
+        ExactTimestamps="True",
+        Keys="k1",
+        FILTER="#",
+        splitbytes="1k",
+        minpartitions="3",
+        FAILONDATALOSS="FALSE",
+        INCLUDEHEADERS="TRUE",
+        Headers="MAP",
+    )
+    assert df.rdd.getNumPartitions() >= 3
+    assert dict(df.dtypes)["headers"] == "map<string,binary>"
+    assert sorted(column(collect(df), "offset")) == list(range(7, 50, 3))
+
+
+# --- splits ---------------------------------------------------------------------------------
+
+
+def test_splits_are_cut_and_packed(data: Path) -> None:
+    files = segments(data, "s")
+    assert len(files) > 2
+    total = sum(file.stat().st_size for file in files)
+    assert len(splits(data, queue="s")[1]) == 1  # all of it is small
+    for size in (300, 1000, 2000, 5000):
+        reader, parts = splits(data, "offset", queue="s", splitBytes=str(size))
+        found = [
+            row["offset"] for part in parts for b in reader.read(part) for row in b.to_pylist()
+        ]
+        assert found == list(range(60))
+        assert len(parts) >= total // (size + 500)
+        # A batch is the least, and two follow each other in the index.
+        assert all(part.value.size <= size + 500 for part in parts)
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 7])
+def test_min_partitions(tmp_path: Path, least: int) -> None:
+    fill(tmp_path, "s", 60, segment_bytes=1 << 20, index_interval=200)
+    with open_store(tmp_path) as store:
+        for _ in range(40):
+            store.get("s").publish(bytes(1000))
+    assert len(splits(tmp_path, queue="s", minPartitions=str(least))[1]) >= least
+    assert offsets(tmp_path, queue="s", minPartitions=str(least)) == list(range(100))
+
+
+def test_more_partitions_than_there_can_be(tmp_path: Path) -> None:
+    fill(tmp_path, "s", 3)
+    assert offsets(tmp_path, queue="s", minPartitions="1000") == [0, 1, 2]
+
+
+def test_queues_share_a_split(tmp_path: Path) -> None:
+    for name in "abc":
+        fill(tmp_path, name, 3)
+    _, parts = splits(tmp_path, subscribe="a,b,c")
+    assert len(parts) == 1
+    assert [part.queue for part in parts[0].value.ranges] == ["a", "b", "c"]
+
+
+# --- loss -----------------------------------------------------------------------------------
+
+
+def test_retention_has_passed_the_offset(data: Path) -> None:
+    with open_store(data) as store:
+        store.get("s").log.truncate_before(25)
+    assert offsets(data, queue="s") == list(range(25, 60))
+    options = {"queue": "s", "startingOffsets": '{"s": 10}'}
+    with pytest.raises(TailraceError, match=r"retention has deleted.* offset 10 .*starts at 25"):
+        offsets(data, **options)
+    assert offsets(data, **options, failOnDataLoss="false") == list(range(25, 60))
+    assert offsets(data, **options, endingOffsets='{"s": 20}', failOnDataLoss="false") == []
+
+
+def test_retention_is_faster_than_a_task(data: Path) -> None:
+    """A plan is older than what its tasks read."""
+    for fails in ("true", "false"):
+        reader, parts = splits(data, "offset", queue="s", failOnDataLoss=fails, splitBytes="1k")
+        with open_store(data) as store:
+            log = store.get("s").log
+            log.truncate_before(log.start_offset + 10)
+            log.vacuum()
+        if fails == "true":
+            with pytest.raises(TailraceError, match=r"retention has deleted.*failOnDataLoss=false"):
+                rows(batch for part in parts for batch in reader.read(part))
+        else:
+            found = rows(batch for part in parts for batch in reader.read(part))
+            assert column(found, "offset") == list(range(20, 60))
+
+
+def test_damaged_bytes(data: Path) -> None:
+    file = segments(data, "s")[1]
+    flip(file, 70)
+    first = int(file.stem)
+    with pytest.raises(TailraceError, match="cannot be read") as caught:
+        offsets(data, queue="s")
+    assert str(file) in str(caught.value)
+    assert f"offsets {first} to {first} cannot be read" in str(caught.value)
+    assert "failOnDataLoss=false" in str(caught.value)
+    kept = [offset for offset in range(60) if offset != first]
+    for size in ("300", "64MiB"):
+        assert offsets(data, queue="s", failOnDataLoss="false", splitBytes=size) == kept
+    # Who does not ask for what is lost does not hear of it.
+    assert offsets(data, queue="s", endingOffsets=f'{{"s": {first}}}') == list(range(first))
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_segment_is_missing(data: Path, which: int) -> None:
+    files = segments(data, "s")
+    bases = [*(int(file.stem) for file in files), 60]
+    lost = range(bases[which % len(files)], bases[which % len(files) + 1])
+    with open_store(data) as store:
+        expected = [n for n in range(60) if n not in lost]
+        folder = Path(store.layout.segments("s"))
+    files[which].unlink()
+    with pytest.raises(TailraceError, match="rows are lost") as caught:
+        offsets(data, queue="s")
+    assert str(folder) in str(caught.value)
+    assert offsets(data, queue="s", failOnDataLoss="false") == expected
+
+
+def test_all_segments_are_missing(data: Path) -> None:
+    for file in segments(data, "s"):
+        file.unlink()
+    with pytest.raises(TailraceError, match="rows are lost"):
+        offsets(data, queue="s")
+    assert offsets(data, queue="s", failOnDataLoss="false") == []
+
+
+def test_an_acknowledged_gap_is_no_loss(data: Path) -> None:
+    file = segments(data, "s")[1]
+    flip(file, 70)
+    recover(OsFileSystem(), str(file.parent), apply=True)
+    kept = [offset for offset in range(60) if offset != int(file.stem)]
+    for size in ("300", "64MiB"):
+        assert offsets(data, queue="s", splitBytes=size) == kept
+
+
+def test_another_queue_of_the_same_name(data: Path) -> None:
+    """Which took the place of the one that was planned for."""
+    reader, parts = splits(data, queue="s")
+    with open_store(data) as store:
+        store.delete("s")
+    with pytest.raises(TailraceError, match=r"'s' .* was deleted meanwhile"):
+        list(reader.read(parts[0]))
+    fill(data, "s", 60)
+    with pytest.raises(TailraceError, match=r"deleted and made anew.* Load the table again"):
+        list(reader.read(parts[0]))
+
+
+# --- Spark ----------------------------------------------------------------------------------
+
+
+def test_a_filter_does_not_stay(data: Path, spark: Any) -> None:
+    """Spark would keep a filter that was pushed down with the DataFrame: none is."""
+    df = table(spark, data)
+    assert df.filter("offset >= 50").count() == 10
+    assert df.count() == 60
+    assert df.filter("offset < 5").union(df.filter("offset >= 50")).count() == 15
+    df.createOrReplaceTempView("kept")
+    assert spark.sql("SELECT * FROM kept WHERE offset < 3").count() == 3
+    assert spark.sql("SELECT * FROM kept").count() == 60
+    joined = df.alias("a").join(df.alias("b"), "offset").filter("a.offset % 2 = 0")
+    assert joined.count() == 30
+    assert spark.catalog.dropTempView("kept")
+
+
+def test_a_dataframe_is_a_snapshot(data: Path, spark: Any) -> None:
+    df = table(spark, data)
+    assert df.count() == 60
+    fill(data, "s", 5)
+    assert df.count() == 60
+    assert table(spark, data).count() == 65
+
+
+def test_sql(data: Path, spark: Any) -> None:
+    spark.sql(
+        f"CREATE TEMP VIEW by_option USING tailrace OPTIONS (path '{data}', queue 's', keys 'k1')"
+    )
+    assert spark.sql("SELECT count(*) FROM by_option").collect()[0][0] == 20
+    assert spark.catalog.dropTempView("by_option")
+    spark.sql("CREATE TABLE bare (offset BIGINT, value BINARY) USING tailrace")
+    try:
+        found = spark.sql(
+            f"SELECT offset FROM bare WITH (path='{data}', queue='s', "
+            """startingOffsets='{"s": 57}')"""
+        )
+        assert sorted(row.offset for row in found.collect()) == [57, 58, 59]
+    finally:
+        spark.sql("DROP TABLE bare")
+
+
+def test_it_can_be_registered(data: Path, spark: Any) -> None:
+    from tailrace.spark import register
+
+    register(spark)
+    assert table(spark, data).count() == 60
+
+
+def test_the_path_may_be_given_to_load(data: Path, spark: Any) -> None:
+    reader = spark.read.format("tailrace").option("queue", "s")
+    assert reader.load(str(data)).count() == 60
+
+
+def test_no_schema_is_asked_of_the_store(tmp_path: Path) -> None:
+    """Its columns are the same whatever is there."""
+    found = source(tmp_path / "nowhere", queue="q").schema()
+    assert found.startswith("key binary, value binary, topic string")
+    assert len(schema()) == 12
+
+
+# --- builder --------------------------------------------------------------------------------
+
+
+def test_the_builder(data: Path, spark: Any) -> None:
+    from datetime import UTC, datetime
+
+    from tailrace.spark import table as begin
+
+    whole = begin(spark, str(data), "s")
+    assert whole.df().count() == 60
+    df = whole.offsets(5, 50).keys("k1", "k2").columns("offset", "key").df()
+    assert df.columns == ["offset", "key"]
+    assert sorted(column(collect(df), "offset")) == [n for n in range(5, 50) if n % 3]
+    soon = datetime.fromtimestamp(T0 / 1000 + 20, UTC)
+    df = whole.since(T0 + 10_000).until(soon).columns("offset").df()
+    assert column(collect(df), "offset") == list(range(10, 20))
+    assert whole.since("2h").df().count() == 0
+    assert whole.until("2h").df().count() == 60
+    assert whole.since(soon.isoformat()).filter("#").df().count() == 40
+    assert whole.option("includeHeaders", True).option("splitBytes", 300).df().count() == 60
+    df = whole.option("headers", "MAP").columns("headers", "offset").df()
+    assert df.dtypes[0] == ("headers", "map<string,binary>")
+    assert df.count() == 60
+    assert whole.columns().df().count() == 60
+    assert whole.df().count() == 60  # it is what it was
+
+
+def test_since_leaves_out_what_is_older_and_behind(tmp_path: Path, spark: Any) -> None:
+    from tailrace.spark import table as begin
+
+    with open_store(tmp_path) as store:
+        stream = store.stream("s")
+        for second in (0, 5, 3, 7):
+            stream.publish(b"", timestamp=T0 + second * 1000)
+    found = begin(spark, str(tmp_path), "s").since(T0 + 4000).columns("offset").df()
+    assert column(collect(found), "offset") == [1, 3]
+
+
+def test_views(named: str, spark: Any) -> None:
+    from tailrace.spark import views
+
+    assert views(spark, named) == sorted(NAMES)
+    for name in NAMES:
+        quoted = name.replace("`", "``")
+        df = spark.sql(f"SELECT * FROM `{quoted}`")
+        assert "headers" in df.columns
+        assert column(collect(df.select("queue")), "queue") == [name, name]

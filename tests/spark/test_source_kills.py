@@ -1,0 +1,90 @@
+"""A streaming query that is killed at any moment between plan and commit goes on with the same
+batches: nothing twice, nothing missing, while others publish and retention follows it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.project import ROOT
+from tests.spark.conftest import session_environment
+from tests.spark.support import fill, open_store
+
+KILLS = 3
+WAIT = 120.0  # for a session to start and to do something, on any machine
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("pyspark")
+def test_killed_queries_copy_each_row_once(tmp_path: Path) -> None:
+    data, checkpoint = tmp_path / "data", tmp_path / "checkpoint"
+    rng = random.Random(7)
+    fill(data, "from", 150)
+    fill(data, "to", 0)
+    published = 150
+    for kill in range(KILLS):
+        process = start(data, checkpoint, tmp_path / f"scratch{kill}")
+        try:
+            aim = plans(checkpoint) + rng.randint(2, 4)
+            while plans(checkpoint) < aim and process.poll() is None:
+                time.sleep(0.005)
+            assert process.poll() is None, "it was to be killed before it ends"
+            time.sleep(rng.uniform(0, 0.4))  # a batch takes about as long
+        finally:
+            stop(process)
+        fill(data, "from", 10)
+        published += 10
+        retain(data)
+    process = start(data, checkpoint, tmp_path / "scratch")
+    try:
+        assert process.wait(WAIT * 2) == 0
+    finally:
+        stop(process)
+    with open_store(data) as store:
+        found = [message.value for message in store.stream("to").read()]
+        keys = [message.key for message in store.stream("to").read()]
+    assert found == [b"from %d" % number for number in range(published)]
+    assert keys == [b"k%d" % (number % 3) for number in range(published)]
+
+
+def start(*folders: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, **session_environment()}
+    environment["PYTHONPATH"] += os.pathsep + str(ROOT)
+    command = [sys.executable, "-m", "tests.spark.copier", *map(str, folders)]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """With all that it has started: the group is its own."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(WAIT)
+
+
+def plans(checkpoint: Path) -> int:
+    """How many batches the query has planned."""
+    return sum(1 for file in (checkpoint / "offsets").glob("[0-9]*"))
+
+
+def retain(data: Path) -> None:
+    """Delete what the query has told that it is done with."""
+    with open_store(data) as store:
+        stream = store.stream("from")
+        for group in stream.groups():
+            stream.log.truncate_before(group.committed)
+        stream.log.vacuum()
