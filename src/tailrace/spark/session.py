@@ -149,8 +149,8 @@ def _reason(said: IO[bytes] | None) -> str:
     """What a JVM said that did not start: the first line that is an error, or the last one."""
     lines = [] if said is None else _text(said).split("\n")
     lines = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in lines if re.search(r"error|exception", line, re.IGNORECASE)]
-    return (errors or lines[-1:] or [""])[0]
+    wrong = re.compile(r"error|exception|invalid|unrecognized", re.IGNORECASE)
+    return ([line for line in lines if wrong.search(line)] or lines[-1:] or [""])[0]
 
 
 @contextlib.contextmanager

@@ -35,12 +35,15 @@ _DETAILS: Final = " Verify the spelling"
 def query(spark: SparkSession, path: str, queues: Collection[str], statement: str) -> DataFrame:
     """What a statement gives. `TailraceError` in a line, if there is something wrong with it."""
     views = _Views(spark, path, queues)
-    if not _is_command(spark, statement):
-        standing_in = views.tried(statement, views.stand_in)
-        views.columns = _needed(standing_in)
+    try:
+        if not _is_command(spark, statement):
+            views.columns = _needed(views.tried(statement, views.stand_in))
+            for name in views.made:
+                views.make(name)
+        return views.tried(statement, views.make)
+    finally:  # what came of them knows them by more than their names
         for name in views.made:
-            views.make(name)
-    return views.tried(statement, views.make)
+            spark.catalog.dropTempView(name)
 
 
 class _Views:
