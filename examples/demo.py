@@ -6,6 +6,8 @@ of its work it is killed with SIGKILL. The parent opens what is left, reads it a
 The queue: a worker is killed while it holds messages, and they come back to another one. A message
 that fails each time goes to the dead letters, from which it returns when the mistake is mended.
 
+Spark: a queue is a table, which is summed up with SQL. Left out where there is no Spark or no Java.
+
     python examples/demo.py [--seconds 1.0] [--keep DIR]
 """
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 BATCH = 100
 ORDERS = 1_000
 PREFETCH = 50
+EVENTS = 10_000
+COUNTRIES = ("de", "fr", "pl")
 POISON = 700
 console = Console(highlight=False)
 
@@ -231,13 +235,46 @@ def show_queue(folder: Path) -> None:
             outcome.append(f"all {ORDERS:,} shipped, each once")
 
 
-# --- both -----------------------------------------------------------------------------------
+# --- Spark ----------------------------------------------------------------------------------
+
+
+def show_spark(folder: Path) -> None:
+    console.print(f"\n[bold]A Spark table[/] of a stream in {folder}\n")
+    try:
+        from tailrace.spark import local_session, table
+
+        with step("start Spark") as outcome:
+            spark = local_session()
+            outcome.append(f"Spark {spark.version}")
+    except (ImportError, tailrace.TailraceError) as error:
+        console.print(f"  left out: {error}", soft_wrap=True)
+        return
+    with step("publish") as outcome, tailrace.open(folder) as store:
+        values = [(country, f"{n % 90 + 10}") for n in range(EVENTS) for country in COUNTRIES]
+        store.stream("sales").publish_many(values)
+        outcome.append(f"{len(values):,} sales")
+
+    with step("sum them up with SQL") as outcome:
+        table(spark, str(folder), "sales").columns("key", "value").df().createTempView("sales")
+        rows = spark.sql("""
+            SELECT string(key) AS country, count(*) AS sales, sum(int(string(value))) AS total
+            FROM sales GROUP BY key ORDER BY country
+        """).collect()
+        expected = sum(n % 90 + 10 for n in range(EVENTS))
+        check([row.country for row in rows] == sorted(COUNTRIES), "each key is there")
+        check(all(row.total == expected for row in rows), "Spark reads what was published")
+        outcome.append(", ".join(f"{row.country} {row.total:,}" for row in rows))
+    spark.stop()
+
+
+# --- all of it --------------------------------------------------------------------------------
 
 
 def show(folder: Path, seconds: float) -> None:
     console.print(f"\n[bold]tailrace {tailrace.__version__}[/]")
     show_log(folder / "log", seconds)
     show_queue(folder / "store")
+    show_spark(folder / "store")
     console.print(f"\n  {size_of(folder)} on disk; every promise kept.\n")
 
 

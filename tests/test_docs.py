@@ -22,6 +22,7 @@ PAGES = [
     for path in project_files()
     if path.suffix == ".md" and path.parent in (ROOT, ROOT / "docs")
 ]
+ALONE = {"docs/spark.md"}  # in a process of its own: it starts Spark, and stops it
 FENCE = re.compile(r"(?ms)^```([\w-]*)\n(.*?)^```$")
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 
@@ -71,9 +72,21 @@ def pages_with(language: str) -> list[Path]:
     return [page for page in PAGES if any(blocks(page, language))]
 
 
+def run_alone(command: list[str], folder: Path) -> str:
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("page", pages_with("python"), ids=relative)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All Python of a page runs, in order, in one namespace and an empty directory."""
+    if relative(page) in ALONE:
+        text = "\n".join(block.text for block in blocks(page, "python"))
+        run_alone([sys.executable, "-c", text], tmp_path)
+        return
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page, "python"):
@@ -157,7 +170,7 @@ def test_every_command_is_documented() -> None:
 def test_example_runs(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / name)]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout

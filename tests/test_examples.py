@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,7 +22,11 @@ import tailrace
 from tests.project import ROOT
 
 EXAMPLES = ROOT / "examples"
-TIMEOUT_S = 120
+TIMEOUT_S = 240  # Spark takes its time where others use the machine, too
+NEEDS_JAVA = pytest.mark.skipif(
+    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="Java is missing"
+)
+SPARK = [pytest.mark.xdist_group("spark"), NEEDS_JAVA]
 PYTHON = [sys.executable, "-u", "-W", "error::ResourceWarning"]
 
 
@@ -46,7 +51,15 @@ def number_before(words: str, text: str) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def examples() -> list[Any]:
+    found = sorted(EXAMPLES.glob("*.py"))
+    return [
+        pytest.param(path, marks=SPARK if path.name == "spark_pipeline.py" else [], id=path.name)
+        for path in found
+    ]
+
+
+@pytest.mark.parametrize("path", examples())
 def test_it_runs_in_a_folder_of_its_own(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +113,36 @@ def test_stream_replay(tmp_path: Path) -> None:
             assert b", ".join(values(prices.read())).decode() == ", ".join([everything] * times)
             committed = {group.id: group.committed for group in prices.groups()}
             assert committed == {"alarms": 5 * times, "report": 5 * times}
+
+
+@pytest.mark.xdist_group("spark")
+@NEEDS_JAVA
+def test_spark_pipeline(tmp_path: Path) -> None:
+    for times in (1, 2):
+        printed = run("spark_pipeline.py", tmp_path).splitlines()
+        before = 3 * (times - 1)
+        assert printed == [
+            f"published 5 orders; totals has {before} messages",
+            "cups: 7",
+            "plates: 3",
+            "spoons: 12",
+        ]
+    with tailrace.open(tmp_path) as store:
+        assert sorted(values(store.queue("totals").read())) == [b"12"] * 2 + [b"3"] * 2 + [b"7"] * 2
+
+
+def test_spark_pipeline_without_java(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*PYTHON, str(EXAMPLES / "spark_pipeline.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("JAVA_HOME is ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_dead_letters(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ MODULES = [
     "tailrace.config",
     "tailrace.jsonlog",
     "tailrace.metrics",
+    "tailrace.spark",
     "tailrace.testing",
     "tailrace.tracing",
 ]

@@ -68,6 +68,11 @@ REFERENCE: dict[str, tuple[str, str, list[str]]] = {
         "[Observability](../observability.md) is the guide.",
         ["tailrace.metrics", "tailrace.tracing", "tailrace.jsonlog"],
     ),
+    "spark": (
+        "Spark",
+        "Names of `tailrace.spark`. [Spark](../spark.md) is the guide.",
+        ["tailrace.spark", "tailrace.spark.builder.Table"],
+    ),
     "testing": (
         "Testing",
         "[Testing your application](../testing-your-app.md) is the guide.",

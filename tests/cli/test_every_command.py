@@ -20,6 +20,7 @@ import tailrace
 from tailrace.cli import main
 from tailrace.queue.delays import Delayed
 from tests.cli.conftest import Shell
+from tests.cli.test_sql import SPARK
 
 
 class Case(NamedTuple):
@@ -61,6 +62,7 @@ RIGHT = {
     "recover": Case("recover log", ""),
     "redrive": Case("redrive q", "1"),
     "restore-backup": Case("restore-backup kept --store elsewhere", "elsewhere"),
+    "sql": Case("sql VALUES(40+2)", "42"),
     "stats": Case("stats q --json", '"dead": 1'),
     "vacuum": Case("vacuum q", "q"),
     "verify": Case("verify data", ""),
@@ -94,6 +96,7 @@ WRONG = {
     "recover": Case("recover missing", "missing"),
     "redrive": Case("redrive missing", "missing"),
     "restore-backup": Case("restore-backup kept --store data", "data"),
+    "sql": Case("sql VALUES(1) --store missing", "missing"),
     "stats": Case("stats missing", "missing"),
     "vacuum": Case("vacuum missing", "missing"),
     "verify": Case("verify missing", "missing"),
@@ -155,12 +158,12 @@ def run(place: Shell, case: Case) -> subprocess.CompletedProcess[str]:
         input=case.stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=SPARK) if n == "sql" else n for n in RIGHT])
 def test_it_does_what_it_says(place: Shell, name: str) -> None:
     assert RIGHT[name].line.startswith(name)
     done = run(place, RIGHT[name])

@@ -6,6 +6,7 @@ that do not look.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +14,19 @@ if TYPE_CHECKING:
 
     from tailrace.spark.builder import Table
 
-__all__ = ["register", "table", "views"]
+__all__ = ["local_session", "register", "table", "views"]
+
+
+def local_session(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session that suits queues: no web page, times in UTC, nothing of Spark's log on the
+    terminal (`TAILRACE_DEBUG=1` shows it), and quick to start from the second time on.
+
+    `master` is all cores of this machine (`local[*]`) unless it says otherwise; `conf` is added,
+    and wins. If this process has a session already, that is the one.
+    """
+    from tailrace.spark import session
+
+    return session.local_session(master, conf)
 
 
 def register(spark: SparkSession) -> None:

@@ -1,0 +1,139 @@
+"""`tailrace sql`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tailrace.cli.stores import StorePlace, look_at_store, store_options
+from tailrace.errors import TailraceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["sql"]
+
+_SHOWN = 20
+_PARQUET = "parquet:"
+
+
+def _parse_output(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    if text is None or text in ("table", "csv", "json"):
+        return text
+    if text.startswith(_PARQUET) and text != _PARQUET:
+        return text
+    raise click.BadParameter(f"{text!r} is not table, csv, json or {_PARQUET}PATH")
+
+
+def _parse_conf(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise click.BadParameter(
+                f"{pair!r} is not NAME=VALUE with a name such as spark.ui.port"
+            )
+        found[name] = value
+    return found
+
+
+@click.command()
+@click.argument("statement", metavar="STATEMENT")
+@click.option(
+    "--output",
+    callback=_parse_output,
+    metavar="WHAT",
+    help="table, csv, json, or parquet:PATH for a new folder.  [default: table]",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Write N rows at most.  [default: {_SHOWN} of a table, else all]",
+)
+@click.option(
+    "--master", metavar="URL", help="Where Spark runs.  [default: local[*], on this machine]"
+)
+@click.option(
+    "--conf",
+    multiple=True,
+    callback=_parse_conf,
+    metavar="NAME=VALUE",
+    help="A setting of Spark; may be given more than once.",
+)
+@store_options
+@click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
+def sql(
+    statement: str,
+    output: str | None,
+    limit: int | None,
+    master: str | None,
+    conf: dict[str, str],
+    store: StorePlace,
+    as_json: bool,
+) -> None:
+    """Run a statement of SQL over the queues of a store, with Spark.
+
+    Each queue is a table of its name, with the columns key, value, topic, partition, offset,
+    timestamp, timestampType, headers, queue, routing_key, message_id and expires_at. A name with
+    other characters than letters, digits and _ is put in backticks. Nothing is locked. Spark takes
+    some seconds to start; it needs Java, and pip install 'tailrace[spark]'.
+
+    \b
+    Examples:
+      tailrace sql "SELECT key, count(*) FROM orders GROUP BY key"
+      tailrace sql "SELECT offset, string(value) FROM orders ORDER BY offset DESC" --limit 5
+      tailrace sql 'SELECT * FROM `$dlq/orders`' --json | jq .value
+      tailrace sql "SELECT * FROM events" --output parquet:events-of-may
+    """
+    if as_json and output not in (None, "json"):
+        raise click.UsageError("--json and --output exclude each other")
+    wanted = "json" if as_json else output or "table"
+    folder = wanted.removeprefix(_PARQUET) if wanted.startswith(_PARQUET) else None
+    if folder is not None and os.path.lexists(folder):
+        raise TailraceError(f"{folder} is there already; name a new folder")
+    with look_at_store(store) as look:
+        queues = sorted(look.queues())
+        path = os.path.abspath(store.path)
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+    except ImportError:
+        raise TailraceError("pyspark is missing: pip install 'tailrace[spark]'") from None
+    from tailrace.spark.session import local_session
+    from tailrace.spark.statements import describe, query, quietly
+
+    with quietly():
+        try:
+            before = signal.getsignal(signal.SIGINT)
+            spark = local_session(master, conf)
+            signal.signal(signal.SIGINT, before)  # Spark's asks the JVM, in the middle of an answer
+            _write(query(spark, path, queues, statement), wanted, folder, limit)
+        except (PySparkException, Py4JError) as error:
+            raise TailraceError(describe(error)) from error
+
+
+def _write(found: DataFrame, wanted: str, folder: str | None, limit: int | None) -> None:
+    from tailrace.cli import sql_output
+
+    if not found.columns:  # a command that has nothing to say
+        return
+    if folder is not None:
+        count = sql_output.write_parquet(found if limit is None else found.limit(limit), folder)
+        rows = "" if count is None else f"{count:,} row{'' if count == 1 else 's'} "
+        click.echo(f"wrote {rows}to {folder}")
+    elif wanted == "table":
+        shown = limit or _SHOWN
+        first: list[Any] = found.limit(shown + 1).collect()
+        sql_output.print_rows(found.schema, first[:shown])
+        if len(first) > shown:
+            more = "there are more: --limit shows them, --output csv or json all"
+            click.echo(f"{shown} rows are shown, and {more}", err=True)
+    else:
+        found = found if limit is None else found.limit(limit)
+        write = sql_output.write_csv if wanted == "csv" else sql_output.write_json
+        write(found.schema, found.toLocalIterator(prefetchPartitions=True), sys.stdout)

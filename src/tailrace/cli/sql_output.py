@@ -1,0 +1,171 @@
+"""Rows of a DataFrame as a table for people, as CSV, as JSON lines, and as Parquet.
+
+Bytes are shown as text where they are that, as in other commands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from tailrace.cli.output import as_json
+from tailrace.errors import TailraceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["print_rows", "write_csv", "write_json", "write_parquet"]
+
+_WIDEST = 10_000  # where no terminal sets a limit
+_UNSEEN = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+# --- values ---------------------------------------------------------------------------------
+
+
+def plain(value: Any, of_bytes: Callable[[bytes], object] = as_json) -> Any:
+    """A value as JSON has it."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)  # JSON has no such numbers
+        case bytes() | bytearray():
+            return of_bytes(bytes(value))
+        case datetime():
+            return _moment(value)
+        case date() | Decimal() | timedelta():
+            return str(value)
+        case dict():  # keys may be anything there
+            return {_name(key): plain(each, of_bytes) for key, each in value.items()}
+        case tuple() if hasattr(value, "asDict"):  # a row in a row
+            return {name: plain(each, of_bytes) for name, each in value.asDict().items()}
+        case list() | tuple():
+            return [plain(each, of_bytes) for each in value]
+    return str(value)
+
+
+def _name(key: Any) -> str:
+    made = plain(key, _shown_bytes)
+    return made if isinstance(made, str) else json.dumps(made)
+
+
+def _moment(value: datetime) -> str:
+    """In UTC. pyspark gives local time, and does not say so."""
+    moment = value.astimezone(UTC)
+    digits = "microseconds" if moment.microsecond % 1000 else "milliseconds"
+    return moment.isoformat(timespec=digits).replace("+00:00", "Z")
+
+
+def _shown_bytes(value: bytes) -> str:
+    found = as_json(value)
+    return found if isinstance(found, str) else f"0x{value.hex()}"
+
+
+def shown(value: Any) -> str:
+    """A value in a cell."""
+    if value is None:
+        return ""
+    made = plain(value, _shown_bytes)
+    if isinstance(made, str):
+        return made
+    return (
+        json.dumps(made, ensure_ascii=False) if isinstance(made, list | dict | bool) else str(made)
+    )
+
+
+def _values(schema: Any, rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """The values of rows. Times of no zone are those of no zone."""
+    bare = [field.dataType.simpleString() == "timestamp_ntz" for field in schema.fields]
+    for row in rows:
+        yield [
+            str(value) if is_bare and value is not None else value
+            for value, is_bare in zip(row, bare, strict=True)
+        ]
+
+
+# --- rows -----------------------------------------------------------------------------------
+
+
+def print_rows(schema: Any, rows: list[Any]) -> None:
+    """A table that is cut to the terminal; in what is piped nothing is cut."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for field in schema.fields:
+        is_number = type(field.dataType).__mro__[1].__name__ in (
+            "IntegralType",
+            "FractionalType",
+        )
+        justify: Any = "right" if is_number else "left"
+        table.add_column(Text(field.name), justify=justify, no_wrap=True, overflow="ellipsis")
+    for row in _values(schema, rows):
+        table.add_row(*(Text(shown(value).translate(_UNSEEN)) for value in row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDEST
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def write_csv(schema: Any, rows: Iterable[Any], out: IO[str]) -> None:
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(field.name for field in schema.fields)
+    writer.writerows([shown(value) for value in row] for row in _values(schema, rows))
+
+
+def write_json(schema: Any, rows: Iterable[Any], out: IO[str]) -> None:
+    names = [field.name for field in schema.fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise TailraceError(f"the column {name!r} is there twice; rename one of them with AS")
+    for row in _values(schema, rows):
+        made = {name: plain(value) for name, value in zip(names, row, strict=True)}
+        out.write(json.dumps(made) + "\n")
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+def write_parquet(found: DataFrame, folder: str) -> int | None:
+    """How many rows there are in the folder, if that can be told. It gets its name when it is
+    whole."""
+    if "://" in folder:
+        found.write.mode("error").parquet(folder)
+        return None
+    folder = os.path.abspath(folder)
+    with _whole(folder) as place:
+        found.write.mode("error").parquet(f"file://{place}")
+        return _count(place)
+
+
+@contextlib.contextmanager
+def _whole(folder: str) -> Iterator[str]:
+    place = f"{folder}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        yield place
+        os.rename(place, folder)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _count(folder: str) -> int:
+    from pyarrow import parquet
+
+    names = [name for name in os.listdir(folder) if name.endswith(".parquet")]
+    return sum(parquet.read_metadata(os.path.join(folder, name)).num_rows for name in names)

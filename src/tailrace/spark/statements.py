@@ -1,0 +1,183 @@
+"""SQL over the queues of a store: which of them a statement names, which columns it needs, and what
+is wrong with it, in a line.
+
+A statement is tried; the table that Spark does not know is a queue, and it is tried again. For a
+query the tables are stand-ins at first, which have the columns and no rows: so a mistake is found
+before anything is read, and Spark's plan tells which columns are needed. By itself Spark would have
+all of them read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.errors import TailraceError
+from tailrace.spark.columns import COLUMNS, HEADERS_AS, ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["describe", "query", "quietly"]
+
+_PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
+_POSITION: Final = re.compile(r"\(?\bline (\d+),? pos(?:ition)? (\d+)\)?")
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
+_CLASS: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\] ")
+_PYTHON_ERROR: Final = re.compile(r"(?m)^([A-Za-z_][\w.]*): (.+)$")
+_JAVA_ERROR: Final = re.compile(r"\b(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)")
+_DETAILS: Final = " Verify the spelling"
+
+
+def query(spark: SparkSession, path: str, queues: Collection[str], statement: str) -> DataFrame:
+    """What a statement gives. `TailraceError` in a line, if there is something wrong with it."""
+    views = _Views(spark, path, queues)
+    try:
+        if not _is_command(spark, statement):
+            views.columns = _needed(views.tried(statement, views.stand_in))
+            for name in views.made:
+                views.make(name)
+        return views.tried(statement, views.make)
+    finally:  # what came of them knows them by more than their names
+        for name in views.made:
+            spark.catalog.dropTempView(name)
+
+
+class _Views:
+    """The queues that a statement names, as temporary views."""
+
+    def __init__(self, spark: SparkSession, path: str, queues: Collection[str]) -> None:
+        self._spark = spark
+        self._path = path
+        self._queues = queues
+        self._is_exact = spark.conf.get("spark.sql.caseSensitive") == "true"
+        self.columns = list(COLUMNS)
+        self.made: dict[str, str] = {}  # the view, and its queue
+
+    def tried(self, statement: str, make: Any) -> DataFrame:
+        from pyspark.errors import AnalysisException
+
+        while True:
+            try:
+                return self._spark.sql(statement)
+            except AnalysisException as error:
+                if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+                    raise
+                parts = _parts((error.getMessageParameters() or {})["relationName"])
+                queue = self._queue(parts, _position(str(error)))
+                if parts[-1] in self.made:
+                    raise  # it is there, and yet it is not what was meant
+                self.made[parts[-1]] = queue
+                make(parts[-1])
+
+    def _queue(self, parts: list[str], place: str) -> str:
+        name = ".".join(parts)
+        alike = [queue for queue in self._queues if queue == name]
+        if not self._is_exact:
+            alike = [queue for queue in self._queues if queue.lower() == name.lower()]
+        if len(alike) > 1:
+            raise TailraceError(
+                f"{place}there are the queues {', '.join(sorted(alike))}, which are one name to "
+                "Spark; tell them apart with --conf spark.sql.caseSensitive=true"
+            )
+        if not alike:
+            known = ", ".join(sorted(self._queues)) or "none"
+            raise TailraceError(f"{place}there is no queue {name!r}; there are: {known}")
+        if len(parts) > 1:
+            raise TailraceError(f"{place}write the name of a queue with dots as `{name}`")
+        return alike[0]
+
+    def stand_in(self, view: str) -> None:
+        nothing = self._spark.sparkContext.emptyRDD()
+        schema = ddl(has_headers=True, headers_as="array")
+        self._spark.createDataFrame(nothing, schema).createOrReplaceTempView(_quoted(view))
+
+    def make(self, view: str) -> None:
+        kinds = {**COLUMNS, "headers": HEADERS_AS["array"]}
+        reader = self._spark.read.format("tailrace").option("path", self._path)
+        reader = reader.option("queue", self.made[view])
+        reader = reader.schema(", ".join(f"{name} {kinds[name]}" for name in self.columns))
+        reader.load().createOrReplaceTempView(_quoted(view))
+
+
+def _parts(name: str) -> list[str]:
+    """The parts of a name as Spark writes it in messages: `` `a`.`b` ``."""
+    return [part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", name)]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+# --- what Spark makes of it -----------------------------------------------------------------
+
+
+def _is_command(spark: SparkSession, statement: str) -> bool:
+    """Is it more than a query? Spark runs it as soon as it understands it."""
+    jvm: Any = spark._jvm
+    parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
+    kinds = [jvm.java.lang.Class.forName(_PLANS + name) for name in ("Command", "ParsedStatement")]
+    return any(kind.isInstance(node) for node in _nodes(parsed) for kind in kinds)
+
+
+def _needed(frame: DataFrame) -> list[str]:
+    """The columns that the plan of a query refers to. By name alone, which may be too many."""
+    plan: Any = frame._jdf.queryExecution().optimizedPlan()
+    names = {name.lower() for name in _names(plan.output())}
+    for node in _nodes(plan):
+        names |= {name.lower() for name in _names(node.references().toSeq())}
+    return [name for name in COLUMNS if name.lower() in names] or ["offset"]  # rows are counted
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for below in (plan.children(), plan.subqueries()):
+        for index in range(below.size()):
+            yield from _nodes(below.apply(index))
+
+
+def _names(attributes: Any) -> list[str]:
+    return [attributes.apply(index).name() for index in range(attributes.size())]
+
+
+# --- what is wrong with it ------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """pyspark logs the errors that it raises, and py4j that it was interrupted."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def describe(error: BaseException) -> str:
+    """An error of Spark's in a line, with the place in the statement if it knows one."""
+    text = str(error)
+    if "Traceback (most recent call last)" in text:
+        found = _PYTHON_ERROR.findall(text[text.rindex("Traceback (most recent") :])
+        if found:  # of ours, which says what has to be known, or of some function's
+            name, said = found[0]
+            return said if name.startswith("tailrace.") else f"{name}: {said}"
+    place = _position(text)
+    java = None if _CLASS.match(text) else _JAVA_ERROR.search(text)
+    if java is not None:
+        text = java[2] if java[2].startswith("[") else f"{java[1]}: {java[2]}"
+    text = _CLASS.sub("", _STATE.sub("", text))
+    said = " ".join(text.split("\n== SQL")[0].split())
+    return f"{place}{said.partition(_DETAILS)[0] or type(error).__name__}"
+
+
+def _position(text: str) -> str:
+    """Where in the statement; columns count from 1, as in editors."""
+    found = _POSITION.search(text)
+    if found is None:
+        return ""
+    column = int(found[2]) + ("position" not in found[0])  # Spark counts in both ways
+    return f"line {found[1]}, column {column}: "

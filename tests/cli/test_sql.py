@@ -1,0 +1,274 @@
+"""`tailrace sql`. Spark takes seconds to start, so most of it is asked for in one process."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import tailrace
+from tests.cli.conftest import Shell
+
+# One Spark after the other, where several processes run tests.
+SPARK = [
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.skipif(
+        shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="Java is missing"
+    ),
+]
+T0 = 1_700_000_000_000
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+# Runs command lines in one process, with one Spark, and says what each came to.
+RUNNER = """
+import json, sys
+from click.testing import CliRunner
+from tailrace.cli import main
+
+done = {}
+for name, line in json.load(sys.stdin).items():
+    result = CliRunner().invoke(main, line)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    done[name] = result.exit_code, result.stdout, result.stderr
+json.dump(done, sys.stdout)
+"""
+
+LINES = {
+    "table": ["SELECT offset, key, value FROM orders ORDER BY offset"],
+    "limited": ["SELECT offset FROM orders ORDER BY offset", "--limit", "2"],
+    "json": ["SELECT * FROM orders ORDER BY offset", "--json"],
+    "csv": ["SELECT value, offset, headers FROM orders ORDER BY offset", "--output", "csv"],
+    "parquet": ["SELECT offset, value FROM orders", "--output", "parquet:new"],
+    "again": ["SELECT 1", "--output", "parquet:new"],
+    "failed": ["SELECT 1 / (offset - 1) FROM orders", "--output", "parquet:failed"],
+    "count": ["SELECT count(*) AS n FROM ORDERS", "--json"],
+    "join": [
+        (
+            "WITH big AS (SELECT * FROM orders WHERE offset > 0)\n"
+            "SELECT d.value, (SELECT max(offset) FROM orders) AS last, "
+            "expires_at IS NULL AS lasts\n"
+            "FROM `$dlq/orders` d WHERE EXISTS (SELECT 1 FROM big WHERE big.value = d.value)"
+        ),
+        "--json",
+    ],
+    "natural": ["SELECT count(*) AS n FROM orders NATURAL JOIN orders o", "--json"],
+    "unused": ["SELECT * FROM unused", "--json"],
+    "dotted": ["SELECT string(value) AS v FROM `events.eu`", "--json"],
+    "undotted": ["SELECT * FROM events.eu"],
+    "syntax": ["SELECT * FORM orders"],
+    "column": ["SELECT offset,\n  nothing FROM orders"],
+    "unknown": ["SELECT *\nFROM nothing"],
+    "alike": ["SELECT * FROM twin"],
+    "told apart": ["SELECT * FROM Twin", "--json", "--conf", "spark.sql.caseSensitive=true"],
+    "twice": ["SELECT offset, offset FROM orders", "--json"],
+    "values": [
+        (
+            "SELECT timestamp'2026-01-31 09:00:00' t, timestamp_ntz'2026-01-31 09:00:00' n, "
+            "date'2026-01-31' d, double('NaN') f, 1.50 AS c, map(1, x'ff') m, null AS z"
+        ),
+        "--json",
+    ],
+    "describe": ["DESCRIBE orders"],
+    "damaged": ["SELECT sum(length(value)) FROM damaged"],
+    "option": ["SELECT 1", "--output", "xml"],
+    "conf": ["SELECT 1", "--conf", "x"],
+    "both": ["SELECT 1", "--json", "--output", "csv"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sql")
+    with tailrace.open(folder / "data", upkeep=False) as store:
+        orders = store.queue("orders")
+        orders.publish(b"two cups", key="k1", headers={"a": "b"}, timestamp=T0)
+        orders.publish(b"\xff\x00", timestamp=T0 + 1)
+        orders.publish(b"one\nplate", key="k1", timestamp=T0 + 2)
+        [*_, message] = orders.consumer("w").receive(3)
+        message.reject("broken")
+        store.stream("events.eu").publish(b"e")
+        store.stream("unused")
+        for name in ("Twin", "twin"):
+            store.stream(name).publish(name.encode())
+        store.stream("damaged").publish_many([b"x" * 1000] * 10)
+    [segment] = (folder / "data/queue/queues/damaged/segments").glob("*.seg")
+    data = bytearray(segment.read_bytes())
+    data[200] ^= 0xFF
+    segment.write_bytes(data)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ran(folder: Path) -> dict[str, Done]:
+    before = {path: path.stat().st_mtime_ns for path in (folder / "data").rglob("*")}
+    lines = {name: ["sql", *line] for name, line in LINES.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        cwd=folder,
+        env={**os.environ, "TZ": "America/New_York", "COLUMNS": "60"},
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert {path.name for path in folder.iterdir()} == {"data", "new"}  # nothing of Spark's
+    assert before == {path: path.stat().st_mtime_ns for path in (folder / "data").rglob("*")}
+    return {name: Done(*each) for name, each in json.loads(done.stdout).items()}
+
+
+def rows(done: Done) -> list[dict[str, object]]:
+    assert done.code == 0, done.err
+    assert done.err == ""
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def refused(done: Done) -> str:
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("tailrace: ")
+    assert done.err.count("\n") == 1
+    return done.err.removeprefix("tailrace: ").rstrip()
+
+
+pytestmark = SPARK
+
+
+def test_tables(ran: dict[str, Done]) -> None:
+    done = ran["table"]
+    assert [line.split(maxsplit=2) for line in done.out.splitlines()] == [
+        ["offset", "key", "value"],
+        ["0", "k1", "two cups"],
+        ["1", "0xff00"],
+        ["2", "k1", "one\\nplate"],
+    ]
+    assert done.err == ""
+    limited = ran["limited"]
+    assert limited.out.split() == ["offset", "0", "1"]
+    assert "2 rows are shown, and there are more" in limited.err
+    assert "bigint" in ran["describe"].out
+
+
+def test_json(ran: dict[str, Done]) -> None:
+    first, second, third = rows(ran["json"])
+    assert first == {
+        "key": "k1",
+        "value": "two cups",
+        "topic": "$queue/orders",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": "2023-11-14T22:13:20.000Z",
+        "timestampType": 0,
+        "headers": [{"key": "a", "value": "b"}],
+        "queue": "orders",
+        "routing_key": "",
+        "message_id": "orders:0",
+        "expires_at": None,
+    }
+    assert second["value"] == {"base64": "/wA="}
+    assert second["key"] is None
+    assert third["value"] == "one\nplate"
+    assert rows(ran["values"]) == [
+        {
+            "t": "2026-01-31T09:00:00.000Z",
+            "n": "2026-01-31 09:00:00",
+            "d": "2026-01-31",
+            "f": "nan",
+            "c": "1.50",
+            "m": {"1": {"base64": "/w=="}},
+            "z": None,
+        }
+    ]
+    assert "'offset' is there twice" in refused(ran["twice"])
+
+
+def test_csv(ran: dict[str, Done]) -> None:
+    assert ran["csv"].err == ""
+    assert list(csv.reader(io.StringIO(ran["csv"].out))) == [
+        ["value", "offset", "headers"],
+        ["two cups", "0", '[{"key": "a", "value": "b"}]'],
+        ["0xff00", "1", "[]"],
+        ["one\nplate", "2", "[]"],
+    ]
+
+
+def test_parquet(ran: dict[str, Done], folder: Path) -> None:
+    from pyarrow import parquet
+
+    assert ran["parquet"].out == "wrote 3 rows to new\n"
+    written = parquet.read_table(str(folder / "new")).to_pylist()
+    assert sorted(row["offset"] for row in written) == [0, 1, 2]
+    assert "new is there already" in refused(ran["again"])
+    assert "Division by zero" in refused(ran["failed"])  # and it left nothing
+
+
+def test_queues_are_found_by_the_names_in_the_statement(ran: dict[str, Done]) -> None:
+    assert rows(ran["count"]) == [{"n": 3}]
+    assert rows(ran["join"]) == [{"value": "one\nplate", "last": 2, "lasts": True}]
+    assert rows(ran["natural"]) == [{"n": 0}]  # in each row something is null
+    assert rows(ran["unused"]) == []
+    assert rows(ran["dotted"]) == [{"v": "e"}]
+    assert [row["value"] for row in rows(ran["told apart"])] == ["Twin"]
+
+
+def test_what_is_wrong_is_one_line(ran: dict[str, Done]) -> None:
+    assert refused(ran["syntax"]).startswith("line 1, column 15: Syntax error at or near 'orders'")
+    assert refused(ran["column"]).startswith("line 2, column 3: ")
+    assert "`nothing`" in refused(ran["column"])
+    known = "$dlq/orders, Twin, damaged, events.eu, orders, twin, unused"
+    expected = f"line 2, column 6: there is no queue 'nothing'; there are: {known}"
+    assert refused(ran["unknown"]) == expected
+    assert "`events.eu`" in refused(ran["undotted"])
+    assert "spark.sql.caseSensitive=true" in refused(ran["alike"])
+    damaged = refused(ran["damaged"])
+    assert damaged.startswith("rows are lost, which cannot be read: ")
+    assert "00000000000000000000.seg" in damaged
+    for name, word in {"option": "'xml'", "conf": "NAME=VALUE", "both": "--output"}.items():
+        assert ran[name].code == 2
+        assert word in ran[name].err.splitlines()[-1]
+
+
+def test_it_is_interrupted(shell: Shell) -> None:
+    with tailrace.open(shell.store) as store:
+        store.queue("orders")
+    statement = "SELECT id FROM range(0, 100000000, 1, 1000)"
+    with shell.started("sql", statement, "--json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == {"id": 0}
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == ""
+
+
+def test_without_java(shell: Shell) -> None:
+    with tailrace.open(shell.store) as store:
+        store.queue("orders")
+    done = shell("sql", "SELECT 1", PATH=str(shell.folder), JAVA_HOME="")
+    assert done.returncode == 2
+    assert done.stderr.startswith("tailrace: Java is missing, which Spark needs: install Java 17")
+    done = shell("sql", "SELECT 1", JAVA_HOME=str(shell.folder))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_store(shell: Shell) -> None:
+    assert "there is no store in data" in shell.refused("sql", "SELECT 1")
