@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +178,8 @@ def sink(setting: Setting) -> Row:
                 frame.write.format("nowhere").mode("append").save()
 
             contestants = [
-                Contestant("tailrace", Role.OURS, lambda w=write, r=table.rows: timed(r, w)),  # type: ignore[misc]
-                Contestant("nowhere", Role.LIMIT, lambda d=discard, r=table.rows: timed(r, d)),  # type: ignore[misc]
+                Contestant("tailrace", Role.OURS, partial(timed, table.rows, write)),
+                Contestant("nowhere", Role.LIMIT, partial(timed, table.rows, discard)),
             ]
             for each in contestants:
                 each.run()

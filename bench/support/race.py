@@ -165,9 +165,9 @@ class Line:
         if other is None or not other.samples or not self.ours.samples:
             return None
         pairs = zip(self.ours.values(self.unit), other.values(self.unit), strict=False)
-        if self.unit.more_is_better:
-            return statistics.median(a / b for a, b in pairs)
-        return statistics.median(b / a for a, b in pairs)
+        # On a machine that is busy, somebody may not have come to do anything in a round.
+        ratios = [a / b if self.unit.more_is_better else b / a for a, b in pairs if min(a, b) > 0]
+        return statistics.median(ratios) if ratios else None
 
     def best_peer(self) -> Result | None:
         peers = [r for r in self.results if r.role is Role.PEER and r.samples]

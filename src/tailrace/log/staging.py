@@ -88,14 +88,19 @@ def pack(
 ) -> list[Piece]:
     """Copy small pieces together, so that none becomes a segment of its own; the order stays."""
     packed: list[Piece] = []
-    group: list[Piece] = []
-    for piece in [*pieces, None]:
-        is_large = piece is None or piece.size >= segment_bytes // 4
-        if group and (is_large or sum(p.size for p in group) + piece.size > segment_bytes):  # type: ignore[union-attr]
-            packed.append(_joined(fs, folder, transaction, group))
-            group = []
-        if piece is not None:
-            (packed if is_large else group).append(piece)
+    small: list[Piece] = []
+
+    def join() -> None:
+        if small:
+            packed.append(_joined(fs, folder, transaction, small))
+            small.clear()
+
+    for piece in pieces:
+        is_large = piece.size >= segment_bytes // 4
+        if is_large or sum(each.size for each in small) + piece.size > segment_bytes:
+            join()
+        (packed if is_large else small).append(piece)
+    join()
     return packed
 
 
