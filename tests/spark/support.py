@@ -35,7 +35,7 @@ def fill(path: Path | str, queue: str, count: int, **options: Any) -> None:
     """So many messages, one batch each: `{queue} {number}`, of a second each from T0 on."""
     with open_store(path) as store:
         found = store.stream(queue, **{**SMALL, **options})
-        first = len(found)
+        first = found.log.end_offset
         for number in range(first, first + count):
             found.publish(f"{queue} {number}", key=f"k{number % 3}", timestamp=T0 + number * 1000)
 
