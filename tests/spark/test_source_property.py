@@ -126,7 +126,8 @@ def test_a_plan_has_each_row_once(case: Case) -> None:
         found = []
         for split in packed:
             found += list(read_split(folder, split, projection, Rows(), fail_on_loss=True))
-        assert all(batch.schema == projection.schema for batch in found)  # type: ignore[attr-defined]
+        schemas = {batch.schema for batch in found}  # type: ignore[attr-defined]
+        assert schemas <= {projection.schema}
         wanted = case.columns or NAMES
         assert rows(found) == [{name: row[name] for name in wanted} for row in expected]
 
