@@ -123,10 +123,10 @@ def test_a_plan_has_each_row_once(case: Case) -> None:
         packed = pack(iter(ranges), case.split_bytes)
         assert sum(split.size for split in packed) == sum(part.size for part in ranges)
         projection = Projection.of(schema(*case.columns))
-        found = []
+        found: list[Any] = []
         for split in packed:
             found += list(read_split(folder, split, projection, Rows(), fail_on_loss=True))
-        assert all(batch.schema == projection.schema for batch in found)  # type: ignore[attr-defined]
+        assert all(batch.schema == projection.schema for batch in found)
         wanted = case.columns or NAMES
         assert rows(found) == [{name: row[name] for name in wanted} for row in expected]
 

@@ -176,7 +176,11 @@ def offset_of(log: Log, name: str, given: Start, at_ms: int | None, option: str)
     return log.start_offset if word == "earliest" else log.end_offset
 
 
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class StreamReader(
+    _Reader,
+    DataSourceStreamReader,
+    SupportsTriggerAvailableNow,  # type: ignore[misc]
+):
     """`spark.readStream`. An offset of Spark's is where each queue was read up to:
     `{"orders": [17, "5d2f…"]}`, with the queue's incarnation."""
 
