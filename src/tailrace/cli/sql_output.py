@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["print_rows", "write_csv", "write_json", "write_parquet"]
 
 _WIDEST = 10_000  # where no terminal sets a limit
-_UNSEEN = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 # --- values ---------------------------------------------------------------------------------
@@ -85,6 +84,13 @@ def shown(value: Any) -> str:
     )
 
 
+def _visible(text: str) -> str:
+    """A terminal would obey other characters."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _values(schema: Any, rows: Iterable[Any]) -> Iterator[list[Any]]:
     """The values of rows. Times of no zone are those of no zone."""
     bare = [field.dataType.simpleString() == "timestamp_ntz" for field in schema.fields]
@@ -113,7 +119,7 @@ def print_rows(schema: Any, rows: list[Any]) -> None:
         justify: Any = "right" if is_number else "left"
         table.add_column(Text(field.name), justify=justify, no_wrap=True, overflow="ellipsis")
     for row in _values(schema, rows):
-        table.add_row(*(Text(shown(value).translate(_UNSEEN)) for value in row))
+        table.add_row(*(Text(_visible(shown(value))) for value in row))
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDEST
