@@ -626,3 +626,14 @@ def test_views(named: str, spark: Any) -> None:
         df = spark.sql(f"SELECT * FROM `{quoted}`")
         assert "headers" in df.columns
         assert column(collect(df.select("queue")), "queue") == [name, name]
+
+
+def test_views_of_names_that_are_one_to_spark(tmp_path: Path, spark: Any) -> None:
+    from tailrace.spark import views
+
+    path = str(tmp_path / "data")
+    with Store(path, flush="none") as store:
+        store.queue("Orders")
+        store.queue("orders")
+    with pytest.raises(TailraceError, match="'Orders' and 'orders' are one to Spark"):
+        views(spark, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import ConfigError
@@ -114,6 +115,13 @@ def _moment(when: str | int | datetime, word: str) -> int:
 def make_views(spark: SparkSession, path: str) -> list[str]:
     """A temporary view for each queue."""
     names = sorted(Place(path).queues())
+    if spark.conf.get("spark.sql.caseSensitive") != "true":
+        for one, other in pairwise(sorted(names, key=str.lower)):
+            if one.lower() == other.lower():
+                raise ConfigError(
+                    f"the names of the queues {one!r} and {other!r} are one to Spark: set "
+                    "spark.sql.caseSensitive to true"
+                )
     for name in names:
         reader = spark.read.format("tailrace").option("path", path).option("queue", name)
         quoted = name.replace("`", "``")
