@@ -249,10 +249,12 @@ class Log:
         *,
         timestamp: int | None = None,
         columns: Sequence[str] | None = None,
+        **choice: Any,
     ) -> Reading[pa.RecordBatch]:
-        """Arrow record batches with the columns asked for."""
+        """Arrow record batches with the columns asked for; `choice` is what else `decode_arrow` can
+        be asked for."""
         return self._reading(
-            lambda log: log.read_arrow(start, end, timestamp=timestamp, columns=columns),
+            lambda log: log.read_arrow(start, end, timestamp=timestamp, columns=columns, **choice),
             lambda batch: batch.nbytes,
         )
 
