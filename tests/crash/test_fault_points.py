@@ -32,7 +32,9 @@ FAULT_POINTS = {
     "lock": "lock lock.next lock.flush members",
     "map": "board",
     "stat": "log gaps watermark",
-    "open": "seg idx tix cut log.json watermark reserved start clean seals gaps producers poisoned",
+    # Who opens a log looks for an adoption; what is done to one, tests/log/test_adoption.py has.
+    "open": "seg idx tix cut log.json watermark reserved start clean seals gaps producers poisoned"
+    " adoption",
     "size": "seg gaps seals",
     "pread": "seg idx tix log.json watermark reserved start clean seals gaps producers poisoned",
     "pread_into": "seg",
