@@ -298,3 +298,12 @@ def test_an_empty_segment_that_is_in_the_way(open_log: OpenLog, path: Path) -> N
     segment(path, 1).touch()
     log.append([bytes(80)]).wait()
     assert offsets(log.read()) == [0, 1]
+
+
+def test_files_that_only_end_like_segments_are_none_of_our_business(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", flush="none") as log:
+        log.append([b"1"])
+    (tmp_path / "log" / "notes.seg").write_bytes(b"to do")
+    with Log(tmp_path / "log", flush="none") as log:
+        log.append([b"2"])
+        assert [record.value for record in log.read()] == [b"1", b"2"]
