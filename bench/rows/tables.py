@@ -101,9 +101,9 @@ def range_of_time(setting: Setting) -> Row:
         size = setting.sizes.large_log
         records = size // (1 << 20)
         with Store(str(folder), upkeep=False) as store:
-            store.stream("events", compression="none")
+            store.stream("events", flush="async", compression="none")
         place = Place(str(folder))
-        options: Any = {"fs": SparseFileSystem(), "flush": "none", "upkeep": False}
+        options: Any = {"fs": SparseFileSystem(), "flush": "async", "upkeep": False}
         with Log(place.folder("events"), **options) as log:
             for number in range(records):
                 log.append_one(bytes(1 << 20), timestamp=1_000 * (number + 1))
