@@ -128,7 +128,7 @@ FULL = Sizes(
         peer_depth=1_000,
         peer_seconds=0.5,
     ),
-    spark=SparkSizes(small=2_000_000, large=400_000),
+    spark=SparkSizes(small=5_000_000, large=1_000_000),
 )
 QUICK = Sizes(
     rounds=3,

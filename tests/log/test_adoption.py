@@ -25,7 +25,7 @@ from tailrace.testing import (
     SimulatedDisk,
     every_call,
 )
-from tailrace.testing.faults import Operation
+from tests.log.test_repair import WRITES
 from tests.log.test_writer_deaths import Death, let_go, problems
 
 FOLDER = "log"
@@ -208,16 +208,6 @@ def test_two_writers(tmp_path: Path, flush: str) -> None:
 
 # --- what goes wrong ------------------------------------------------------------------------
 
-WRITES: tuple[Operation, ...] = (
-    "open",
-    "pwrite",
-    "truncate",
-    "sync",
-    "rename",
-    "unlink",
-    "make_dirs",
-    "sync_dir",
-)
 BEFORE = [b"one", b"two"]
 
 

@@ -89,28 +89,25 @@ def sync_segments(fs: FileSystem, folder: str, extents: Extents, first_base: int
     """Sync the segments from `first_base` on; those that retention has deleted meanwhile have not
     to be."""
     for extent in extents[extents.index_of(first_base) :]:
-        try:
-            file = fs.open(segment_path(folder, extent.base), write=True)
-        except FileNotFoundError:
-            continue
-        try:
-            file.sync()
-        finally:
-            file.close()
+        _sync_if_there(fs, segment_path(folder, extent.base))
 
 
 def sync_side_files(fs: FileSystem, folder: str) -> None:
     """What recovery goes by: the last writer may have died before its sync."""
     for name in ("log.json", "start", "reserved", "gaps"):
-        try:
-            file = fs.open(side_path(folder, name), write=True)
-        except FileNotFoundError:
-            continue
-        try:
-            file.sync()
-        finally:
-            file.close()
+        _sync_if_there(fs, side_path(folder, name))
     fs.sync_dir(side_path(folder, "").rstrip("/"))
+
+
+def _sync_if_there(fs: FileSystem, path: str) -> None:
+    try:
+        file = fs.open(path, write=True)
+    except FileNotFoundError:
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()
 
 
 def first_watermark(
