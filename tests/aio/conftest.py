@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.log.conftest import leaked, open_files, our_threads, path
+from tests.log.conftest import leaked, open_files, path
 from tests.log.helpers import eventually
 from tests.log.watching import fresh_hub
+from tests.threads import our_threads
 
 __all__ = ["fresh_hub", "path"]
 

@@ -15,9 +15,9 @@ from tailrace import Closed, Log, aio
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Call, FaultyFileSystem, SimulatedDisk
 from tests.aio.support import cancelled_after, collect, run, steps, until, values
-from tests.log.conftest import our_threads
 from tests.log.helpers import WAIT, Gate, at
 from tests.log.helpers import values as values_of
+from tests.threads import our_threads
 
 BATCH = [b"begin", *(b"%d" % n for n in range(50)), b"end"]
 

@@ -19,8 +19,8 @@ from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Call, Fail, FaultyFileSystem, ManualClock
 from tests.aio.queue_support import offsets, values
 from tests.aio.support import collect, run, steps, until
-from tests.log.conftest import our_threads
 from tests.log.helpers import WAIT, eventually, run_python
+from tests.threads import our_threads
 
 KINDS = ["queue", "stream"]
 

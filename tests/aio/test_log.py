@@ -17,7 +17,6 @@ from tailrace import Closed, Log, NotWritten, OutcomeUnknown, Receipt, aio
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Fail, FaultyFileSystem, SimulatedDisk, on
 from tests.aio.support import offsets, run, until, values, wait
-from tests.log.conftest import our_threads
 from tests.log.helpers import (
     WAIT,
     Gate,
@@ -28,6 +27,7 @@ from tests.log.helpers import (
     segment_syncs,
 )
 from tests.log.helpers import values as values_of
+from tests.threads import our_threads
 
 # --- open and close -----------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Call, FaultyFileSystem
 from tests.aio.queue_support import offsets, values
 from tests.aio.support import cancelled_after, collect, run, steps, until
-from tests.log.conftest import our_threads
 from tests.log.helpers import WAIT
+from tests.threads import our_threads
 
 KINDS = ["queue", "stream"]
 

@@ -16,8 +16,8 @@ import pytest
 
 from tailrace.aio.worker import Worker, _Job, finish
 from tests.aio.support import run, steps, until
-from tests.log.conftest import our_threads
 from tests.log.helpers import WAIT, eventually, in_threads
+from tests.threads import our_threads
 
 
 def fail(error: BaseException) -> Callable[..., Any]:

@@ -1,10 +1,9 @@
-"""Every test of the log leaves no open file and no thread behind."""
+"""Every test of the log leaves no open file behind."""
 
 from __future__ import annotations
 
 import gc
 import os
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,6 @@ def open_files() -> dict[int, str]:
     return found
 
 
-def our_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("tailrace")]
-
-
 @pytest.fixture(autouse=True)
 def nothing_left_open() -> Iterator[None]:
     before = open_files()
@@ -41,7 +36,6 @@ def nothing_left_open() -> Iterator[None]:
     if leaked(before):
         gc.collect()  # a recorded error holds the frames that it came through
     assert not leaked(before)
-    assert not our_threads()
 
 
 def leaked(before: dict[int, str]) -> list[str]:

@@ -9,8 +9,9 @@ import pytest
 from tailrace import ConfigError, Log
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import FaultyFileSystem, SimulatedDisk
-from tests.log.conftest import OpenLog, our_threads
+from tests.log.conftest import OpenLog
 from tests.log.helpers import bases, eventually, fill, offsets, segment_syncs, side_file, values
+from tests.threads import our_threads
 
 MODES = ["sync", "async", "none"]  # from the strictest
 

@@ -26,7 +26,7 @@ from tailrace.testing import (
     assert_durable,
     on,
 )
-from tests.log.conftest import OpenLog, our_threads
+from tests.log.conftest import OpenLog
 from tests.log.helpers import (
     WAIT,
     Gate,
@@ -38,6 +38,7 @@ from tests.log.helpers import (
     side_file,
     values,
 )
+from tests.threads import our_threads
 
 
 def test_a_receipt_is_pending_until_waited_for(log: Log) -> None:

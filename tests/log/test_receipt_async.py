@@ -13,8 +13,9 @@ import pytest
 from tailrace import Log, OutcomeUnknown, Receipt
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Fail, FaultyFileSystem, on
-from tests.log.conftest import OpenLog, our_threads
+from tests.log.conftest import OpenLog
 from tests.log.helpers import WAIT, Gate, at, in_threads, pending, segment_syncs, values
+from tests.threads import our_threads
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

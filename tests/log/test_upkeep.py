@@ -21,9 +21,10 @@ from tailrace.log.offline.verify import verify
 from tailrace.log.tail import _ROLLED_MANY
 from tailrace.log.upkeep import Chore, Upkeep
 from tailrace.testing import Fail, FaultyFileSystem, SimulatedDisk, on
-from tests.log.conftest import OpenLog, our_threads
+from tests.log.conftest import OpenLog
 from tests.log.helpers import WAIT, bases, eventually, fill, offsets
 from tests.log.processes import Other, another_process
+from tests.threads import our_threads
 
 
 def free_lock() -> FileLock:

@@ -13,7 +13,7 @@ from tailrace import Log, OffsetOutOfRange, VacuumReport
 from tailrace.log import writer
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Call, Fail, FaultyFileSystem, on
-from tests.log.conftest import OpenLog, our_threads
+from tests.log.conftest import OpenLog
 from tests.log.helpers import (
     DAY,
     HOUR,
@@ -28,6 +28,7 @@ from tests.log.helpers import (
     tree,
     values,
 )
+from tests.threads import our_threads
 
 NOTHING = 0, 0
 
