@@ -210,10 +210,6 @@ def test_the_file_as_everywhere(here: Path) -> None:
         assert "FILE and --config exclude each other" in done.stderr
 
 
-def test_enough_free_is_shown(run: Run) -> None:
-    assert shown(run)["storage.disk.enough_free"] == ("10GiB", "default")
-
-
 def test_show_a_wrong_file(here: Path) -> None:
     write(here, "storge: {}\n")
     done = tailrace("config", "show")

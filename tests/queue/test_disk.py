@@ -31,9 +31,10 @@ class Scales(SimulatedDisk):
     """A disk that says what it is told to say."""
 
     used = 0.0
+    total = 1000
 
     def space(self, path: str) -> Space:
-        return Space(1000, round(1000 * (1 - self.used)))
+        return Space(self.total, round(self.total * (1 - self.used)))
 
 
 @pytest.fixture
@@ -99,6 +100,24 @@ def test_levels() -> None:
     assert generous.look() is Level.FINE
     disk.used = 0.96
     assert generous.look() is Level.REFUSING
+
+
+@pytest.mark.parametrize(
+    ("given", "is_refused"),
+    [
+        ({}, False),
+        ({"refuse_ratio": 0.9, "max_used_ratio": 0.85}, False),
+        ({"refuse_ratio": 0.95}, True),
+        ({"max_used_ratio": 0.8}, True),
+        ({"refuse_ratio": 0.95, "enough_free": "10GiB"}, False),
+        ({"enough_free": 0}, True),
+    ],
+)
+def test_a_ratio_that_somebody_chose_counts(given: Any, is_refused: bool) -> None:
+    disk = Scales()
+    disk.total, disk.used = 2**40, 0.98  # 20 GiB are free
+    watch = DiskWatch(disk, "", DiskSettings.parse(given))
+    assert watch.look() is (Level.REFUSING if is_refused else Level.FINE)
 
 
 # --- pressure -------------------------------------------------------------------------------------

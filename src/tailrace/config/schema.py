@@ -90,8 +90,12 @@ class Disk(_Section, frozen=True, kw_only=True):
     ] = 0.85
     refuse_ratio: Annotated[Ratio, _says("when the disk is fuller, publishing is refused")] = 0.90
     enough_free: Annotated[
-        Size, _says("as long as so much is free, neither ratio counts; 0: they always do")
-    ] = "10GiB"
+        Size | None,
+        _says(
+            "as long as so much is free, neither ratio counts; 0: they always do",
+            "10GiB with both ratios as they are, else 0",
+        ),
+    ] = None
     force: Annotated[
         Flag, _says("above `max_used_ratio`, drop the oldest ready messages, too, and count them")
     ] = False

@@ -2,8 +2,8 @@
 
 Above `max_used_ratio` everything goes at once that retention lets go, whatever the hour; with
 `force` the oldest segments go too, as far as nobody has their messages. Above `refuse_ratio`
-publishing is refused until there is room again. A ratio alone says little of a large disk: as long
-as `enough_free` bytes are free, neither counts.
+publishing is refused until there is room again. As long as `enough_free` bytes are free, neither
+counts: a ratio that nobody chose says little of a large disk.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ __all__ = ["DiskSettings", "DiskWatch", "Level"]
 
 _LOOK_AGAIN_S: Final = 1.0
 _WORDS: Final = ("always", "disk_full")
+_MAX_USED_RATIO: Final = 0.85
+_REFUSE_RATIO: Final = 0.90
+_ENOUGH_FREE: Final = 10 * 2**30  # for those ratios
 
 
 class Level(IntEnum):
@@ -35,11 +38,12 @@ class Level(IntEnum):
 @dataclass(frozen=True, slots=True)
 class DiskSettings:
     """Of a store. `delete_when` is "always", "disk_full", or the hours of the day, by the local
-    clock, in which retention may delete, such as "04;16"."""
+    clock, in which retention may delete, such as "04;16". `enough_free` is 10 GiB if nobody says,
+    and nothing if there are other ratios than the usual ones: those are meant."""
 
-    max_used_ratio: float = 0.85
-    refuse_ratio: float = 0.90
-    enough_free: int = 10 * 2**30
+    max_used_ratio: float = _MAX_USED_RATIO
+    refuse_ratio: float = _REFUSE_RATIO
+    enough_free: int | None = None
     force: bool = False
     delete_when: str = "always"
 
@@ -60,7 +64,7 @@ class DiskSettings:
         for key in ("max_used_ratio", "refuse_ratio"):
             if key in new:
                 new[key] = _ratio(new[key], f"disk.{key}")
-        if "enough_free" in new:
+        if new.get("enough_free") is not None:
             new["enough_free"] = parse_size(new["enough_free"], "disk.enough_free")
         if not isinstance(new.get("force", False), bool):
             raise ConfigError(f"disk.force: expected true or false, got {new['force']!r}")
@@ -74,6 +78,14 @@ class DiskSettings:
                 f"{settings.max_used_ratio}: publishing would be refused before anything is deleted"
             )
         return settings
+
+    def counts(self, free: int) -> bool:
+        """Do the ratios count, when so many bytes are free?"""
+        enough = self.enough_free
+        if enough is None:
+            usual = self.max_used_ratio, self.refuse_ratio
+            enough = _ENOUGH_FREE if usual == (_MAX_USED_RATIO, _REFUSE_RATIO) else 0
+        return not enough or free < enough
 
     def may_delete(self, wall_ms: int) -> bool:
         """Is it the time for retention, if the disk is not too full?"""
@@ -115,7 +127,7 @@ class DiskWatch:
         settings, space = self.settings, self._fs.space(self._folder)
         ratio = 1 - space.free / space.total if space.total else 0.0
         level = Level.FINE
-        if space.free < settings.enough_free or not settings.enough_free:
+        if settings.counts(space.free):
             if ratio >= settings.refuse_ratio:
                 level = Level.REFUSING
             elif ratio >= settings.max_used_ratio:
