@@ -118,17 +118,14 @@ def test_stream_replay(tmp_path: Path) -> None:
 @pytest.mark.xdist_group("spark")
 @NEEDS_JAVA
 def test_spark_pipeline(tmp_path: Path) -> None:
-    for times in (1, 2):
-        printed = run("spark_pipeline.py", tmp_path).splitlines()
-        before = 3 * (times - 1)
-        assert printed == [
-            f"published 5 orders; totals has {before} messages",
-            "cups: 7",
-            "plates: 3",
-            "spoons: 12",
-        ]
+    assert run("spark_pipeline.py", tmp_path).splitlines() == [
+        "published 5 orders; totals has 0 messages",
+        "cups: 7",
+        "plates: 3",
+        "spoons: 12",
+    ]
     with tailrace.open(tmp_path) as store:
-        assert sorted(values(store.queue("totals").read())) == [b"12"] * 2 + [b"3"] * 2 + [b"7"] * 2
+        assert sorted(values(store.queue("totals").read())) == [b"12", b"3", b"7"]
 
 
 def test_spark_pipeline_without_java(tmp_path: Path) -> None:

@@ -92,10 +92,11 @@ def is_there(disk: SimulatedDisk, path: str) -> bool:
 
 @pytest.mark.parametrize("power", [True, False], ids=["power cut", "kill"])
 @pytest.mark.parametrize("work", [copied, restored])
-def test_it_ends_at_any_call(work: object, power: bool, disk: SimulatedDisk) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_it_ends_at_any_call(step: int, work: object, power: bool, disk: SimulatedDisk) -> None:
     assert callable(work)
     made = 0
-    for n in range(len(calls_of(disk, work))):
+    for n in range(len(calls_of(disk, work)) - 1, -1, -step):
         twin = disk.clone()
         fs = FaultyFileSystem(twin, at(n, Crash(after=power)))
         with pytest.raises(SimulatedCrash):
@@ -142,10 +143,11 @@ FAULTS = [Fail(errno.EIO), Fail(errno.EIO, after=True), ShortWrite(0.5)]
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 @pytest.mark.parametrize("work", [copied, restored])
-def test_any_call_fails(work: object, fault: Fault, disk: SimulatedDisk) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_any_call_fails(step: int, work: object, fault: Fault, disk: SimulatedDisk) -> None:
     """It is made all the same, or it is not; but it is told."""
     assert callable(work)
-    for call in calls_of(disk, work):
+    for call in calls_of(disk, work)[::step]:
         if isinstance(fault, ShortWrite) and call.op != "pwrite":
             continue
         twin = disk.clone()

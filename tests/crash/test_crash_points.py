@@ -26,12 +26,13 @@ def crashes(call: Call) -> list[Crash | ShortWrite]:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
-def test_crash_at_every_call(workload: Workload) -> None:
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.long)])
+def test_crash_at_every_call(step: int, workload: Workload) -> None:
     past, memory = workload.prepare()
     calls = calls_of(past, lambda fs: workload.do(fs, memory.on(past)))
     points = [(call.n, fault) for call in calls if call.op in WRITING for fault in crashes(call)]
     points.append((calls[-1].n, Crash(after=True)))
-    for n, fault in points:
+    for n, fault in points[::-step]:
         disk = past.clone()
         oracle = memory.on(disk)
         fs = FaultyFileSystem(disk, at(n, fault))

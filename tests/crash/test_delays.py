@@ -221,7 +221,7 @@ def check_at(call: Call, act: Act, flush: str, fault: Fault) -> None:
 @pytest.mark.parametrize("fault", [Crash(), Crash(after=True), ShortWrite(then=Crash())], ids=str)
 @pytest.mark.parametrize("act", ACTS[:-1], ids=lambda act: act.__name__)
 def test_a_process_dies_at_any_call(act: Act, flush: str, fault: Fault) -> None:
-    check(act, flush, fault, 23)
+    check(act, flush, fault, 41)
 
 
 @pytest.mark.long
