@@ -46,7 +46,7 @@ class Shape(NamedTuple):
 
 MANY = Shape(400, 2_048, 80, 4)  # 100 GB in segments of 256 MiB
 FEW = Shape(16, 2_048, 80, 4)
-LARGE = Shape(0, 256 << 20, 64 << 10, 16)
+LARGE = Shape(0, 256 << 20, 1 << 20, 1)  # of zeros between the edges of what is written
 
 
 def make(path: Path, shape: Shape, total_bytes: int = 0) -> int:
