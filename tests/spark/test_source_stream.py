@@ -13,6 +13,8 @@ import pytest
 from tailrace.errors import ConfigError, InvalidName, TailraceError
 from tests.spark.support import T0, fill, open_store, rows, said, schema, source
 
+LIMITED = pytest.mark.spark("4.2")  # from which on a trigger has a limit
+
 
 def stream_reader(path: Path, **options: Any) -> Any:
     """Of a query, as it arrives in the process that plans for it."""
@@ -67,6 +69,7 @@ class Query:
 # --- with Spark -----------------------------------------------------------------------------
 
 
+@LIMITED
 def test_a_query_goes_on_where_it_was(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
     fill(data, "s", 20)
@@ -81,6 +84,7 @@ def test_a_query_goes_on_where_it_was(spark: Any, tmp_path: Path) -> None:
     assert query.run() == []
 
 
+@LIMITED
 def test_queues_get_their_shares_and_may_come_later(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
     fill(data, "in-a", 30)
@@ -130,6 +134,7 @@ def test_retention_passes_a_query(spark: Any, tmp_path: Path) -> None:
     assert query.committed()[-1] == {"s": 30}
 
 
+@LIMITED
 def test_progress_of_a_group(spark: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
     fill(data, "s", 20)
@@ -140,6 +145,18 @@ def test_progress_of_a_group(spark: Any, tmp_path: Path) -> None:
         [group] = store.stream("s").groups()
     # Spark tells of a batch when the next one begins.
     assert (group.id, group.committed, group.lag) == ("spark", 16, 4)
+
+
+def test_a_query_of_any_version(spark: Any, tmp_path: Path) -> None:
+    """Where there are no limits they are passed over, and everything is there all the same."""
+    data = tmp_path / "data"
+    fill(data, "s", 20)
+    options = {"queue": "s", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "12"}
+    query = Query(spark, data, tmp_path / "checkpoint", **options)
+    assert sum(query.run()) == 20
+    fill(data, "s", 3)
+    assert query.run() == [3]
+    assert query.committed()[-1] == {"s": 23}
 
 
 def test_wrong_options_are_said_at_the_start(spark: Any, tmp_path: Path) -> None:
@@ -167,6 +184,7 @@ def test_a_query_begins_with_what_comes(tmp_path: Path) -> None:
         assert positions(reader.initialOffset()) == {"s": expected}
 
 
+@LIMITED
 def test_a_queue_that_nobody_has_used(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         store.stream("s")
@@ -179,6 +197,7 @@ def test_a_queue_that_nobody_has_used(tmp_path: Path) -> None:
     assert batch(reader, start, end) == [("s", 0), ("s", 1), ("s", 2)]
 
 
+@LIMITED
 def test_many_queues_all_come_to_their_end(tmp_path: Path) -> None:
     sizes = {"a": 50, "b": 1, "c": 13, "d": 0}
     for name, size in sizes.items():
@@ -196,6 +215,7 @@ def test_many_queues_all_come_to_their_end(tmp_path: Path) -> None:
     assert 5 <= triggers <= 7
 
 
+@LIMITED
 def test_without_a_limit_a_trigger_is_still_bounded(tmp_path: Path) -> None:
     fill(tmp_path, "s", 1)
     assert stream_reader(tmp_path, queue="s").getDefaultReadLimit() == limit(5_000_000)
@@ -203,6 +223,14 @@ def test_without_a_limit_a_trigger_is_still_bounded(tmp_path: Path) -> None:
     assert reader.getDefaultReadLimit() == limit(3)
 
 
+def test_spark_without_limits_asks_for_the_end(tmp_path: Path) -> None:
+    """As versions before 4.2 do."""
+    fill(tmp_path, "s", 20)
+    reader = stream_reader(tmp_path, queue="s", maxOffsetsPerTrigger="3")
+    assert positions(reader.latestOffset()) == {"s": 20}
+
+
+@LIMITED
 def test_available_now_is_what_there_was(tmp_path: Path) -> None:
     fill(tmp_path, "s", 10)
     reader = stream_reader(tmp_path, subscribePattern=".*", startingOffsets="earliest")
@@ -216,6 +244,7 @@ def test_available_now_is_what_there_was(tmp_path: Path) -> None:
     assert positions(reader.reportLatestOffset()) == {"s": 20, "t": 1}
 
 
+@LIMITED
 def test_a_trigger_never_goes_back(tmp_path: Path) -> None:
     """A log without sync may have lost its end with the power."""
     fill(tmp_path, "s", 5)
@@ -228,6 +257,7 @@ def test_a_trigger_never_goes_back(tmp_path: Path) -> None:
 # --- queues that come and go ----------------------------------------------------------------
 
 
+@LIMITED
 def test_a_queue_that_was_made_since_may_have_lost_its_oldest(tmp_path: Path) -> None:
     """That was no loss of the query's: it has never seen it."""
     fill(tmp_path, "a", 2)
@@ -243,6 +273,7 @@ def test_a_queue_that_was_made_since_may_have_lost_its_oldest(tmp_path: Path) ->
     assert seen == [("b", n) for n in range(20, 30)]
 
 
+@LIMITED
 def test_a_deleted_queue_is_loss(tmp_path: Path) -> None:
     for name in "ab":
         fill(tmp_path, name, 2)
@@ -261,6 +292,7 @@ def test_a_deleted_queue_is_loss(tmp_path: Path) -> None:
     assert positions(reader.latestOffset(start, limit(10))) == {"b": 3}
 
 
+@LIMITED
 def test_a_recreated_queue_is_refused_however_long_it_is(tmp_path: Path) -> None:
     fill(tmp_path, "s", 5)
     reader = stream_reader(tmp_path, queue="s", startingOffsets="earliest")
@@ -290,6 +322,7 @@ def test_a_group_of_a_work_queue_is_refused_at_the_start(tmp_path: Path) -> None
         stream_reader(tmp_path, subscribe="s", group="")
 
 
+@LIMITED
 def test_progress_is_of_the_queue_that_was_read(tmp_path: Path) -> None:
     for name in "ab":
         fill(tmp_path, name, 5)
@@ -308,6 +341,7 @@ def test_progress_is_of_the_queue_that_was_read(tmp_path: Path) -> None:
     reader.commit(end)
 
 
+@LIMITED
 def test_offsets_are_exact(tmp_path: Path) -> None:
     """What is between two offsets does not depend on what has come since."""
     fill(tmp_path, "s", 30)

@@ -30,10 +30,16 @@ def local_session(master: str | None = None, conf: Mapping[str, str] | None = No
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("tailrace")` known to a session."""
+    """Make `format("tailrace")` known to a session. Harmless where it is."""
+    from pyspark.errors import AnalysisException
+
     from tailrace.spark.source import TailraceSource
 
-    spark.dataSource.register(TailraceSource)
+    try:
+        spark.dataSource.register(TailraceSource)
+    except AnalysisException as error:  # Spark 4.0 takes no second one; later ones replace it
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def table(spark: SparkSession, path: str, queue: str) -> Table:

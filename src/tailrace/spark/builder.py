@@ -83,16 +83,21 @@ class Table:
         """The DataFrame."""
         reader = self._spark.read.format("tailrace").option("path", self._path)
         reader = reader.option("queue", self._queue).options(**self._options)
-        if self._columns is not None:
-            reader = reader.schema(self._schema(self._columns))
-        return reader.load()
+        if self._columns is None:
+            return reader.load()
+        if not self._columns:  # which can be counted
+            from tailrace.spark.versions import COUNTS_WITHOUT_COLUMNS
+
+            if not COUNTS_WITHOUT_COLUMNS:
+                return reader.schema(self._schema(("offset",))).load().select()
+        return reader.schema(self._schema(self._columns)).load()
 
     def _schema(self, columns: tuple[str, ...]) -> Any:
         from pyspark.sql.types import StructType
 
         given = {name.lower(): value.lower() for name, value in self._options.items()}
         kinds = {**COLUMNS, "headers": HEADERS_AS.get(given.get("headers", "array"), "binary")}
-        if not columns:  # which can be counted
+        if not columns:
             return StructType([])
         return ", ".join(f"{name} {kinds[name]}" for name in columns)
 

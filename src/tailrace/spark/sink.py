@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 from pyspark import TaskContext
-from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace import hooks
@@ -40,18 +39,13 @@ from tailrace.queue.topics import Bindings
 from tailrace.spark.encoding import IGNORED, Encoder, check_schema
 from tailrace.spark.options import SinkOptions
 from tailrace.spark.planning import Place
+from tailrace.spark.versions import HAS_ARROW_STREAMS, StreamArrowWriter
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
 __all__ = ["BatchWriter", "StreamWriter"]
 
 _BATCH_BYTES = 1 << 20
-
-# Before 4.1 Spark gives streaming writers rows.
-_HAS_ARROW = hasattr(datasource, "DataSourceStreamArrowWriter")
-_Streaming: Any = getattr(
-    datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
-)
 
 
 @dataclass(frozen=True)
@@ -192,14 +186,14 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._discard(messages)
 
 
-class StreamWriter(_Writer, _Streaming):  # type: ignore[misc]
+class StreamWriter(_Writer, StreamArrowWriter):  # type: ignore[misc]
     """`df.writeStream`. The transaction is the query's batch."""
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         context: Any = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
-        batches = iterator if _HAS_ARROW else _batches(iterator, self._schema)
+        batches = iterator if HAS_ARROW_STREAMS else _batches(iterator, self._schema)
         return self._stage(batches, Transaction(f"spark-{query}", int(batch)))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name

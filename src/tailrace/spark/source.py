@@ -9,7 +9,6 @@ files are opened where they are read.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -26,14 +25,9 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Projection, ddl
 from tailrace.spark.options import SinkOptions, SourceOptions, Start
 from tailrace.spark.planning import Place, Range, Split, cut, lost, pack, read
+from tailrace.spark.versions import COUNTS_WITHOUT_COLUMNS, LIMITS
 
-_limits: Any = None
-_InSteps: Any = object  # Spark 4.0 and 4.1 have neither limits nor Trigger.AvailableNow in steps
-with contextlib.suppress(ImportError):
-    from pyspark.sql.streaming import datasource as _limits
-
-    _InSteps = _limits.SupportsTriggerAvailableNow
-
+_InSteps: Any = object if LIMITS is None else LIMITS.SupportsTriggerAvailableNow
 
 __all__ = ["TailraceSource"]
 
@@ -50,6 +44,11 @@ class TailraceSource(DataSource):
         return ddl(has_headers=options.has_headers, headers_as=options.headers_as)
 
     def reader(self, schema: Any) -> BatchReader:
+        if not schema.fields and not COUNTS_WITHOUT_COLUMNS:
+            raise ConfigError(
+                "the schema: it has no columns, and Spark 4.0 would find no rows then; name one, "
+                "such as offset"
+            )
         return BatchReader(SourceOptions.parse(_given(self.options)), Projection.of(schema))
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802  Spark's name
@@ -210,8 +209,9 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         return found
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        assert LIMITS is not None  # who has none does not ask
         most = self._options.most
-        return _limits.ReadAllAvailable() if most is None else _limits.ReadMaxRows(most)
+        return LIMITS.ReadAllAvailable() if most is None else LIMITS.ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._ends()
