@@ -11,7 +11,7 @@ import pytest
 
 from tailrace import Corrupt, Log, NotWritten
 from tailrace.kernel import encode
-from tailrace.log.adopting import adopt
+from tailrace.log.adopting import adopt, is_adopted, pack_staged
 from tailrace.log.adoption import Piece
 from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
@@ -113,7 +113,10 @@ def test_it_is_appended(
 def test_a_second_time_changes_nothing(tmp_path: Path, flush: str) -> None:
     fs, folder = OsFileSystem(), str(tmp_path / "log")
     with Log(folder, **options(flush)) as log:
+        assert not is_adopted(log, producer="t", sequence=0)
         first = adopt(log, stage(fs, large("x"), folder=folder), producer="t", sequence=0).wait()
+        assert is_adopted(log, producer="t", sequence=0)
+        assert not is_adopted(log, producer="t", sequence=1)
         again = stage(fs, large("x"), folder=folder)
         for _ in range(10):
             second = adopt(log, again, producer="t", sequence=0)
@@ -151,7 +154,7 @@ def test_small_files_are_packed(tmp_path: Path) -> None:
     batches = [[b"%d" % number] * 3 for number in range(60)]
     with Log(folder, **options("none")) as log:
         pieces = [piece for batch in batches for piece in stage(fs, [batch], folder=folder)]
-        packed = pack(fs, folder, "t", pieces, SEGMENT)
+        packed = pack_staged(log, "t", pieces)
         assert len(packed) < 10 < len(pieces)
         assert sum(piece.records for piece in packed) == 180
         adopt(log, packed, producer="t", sequence=0)

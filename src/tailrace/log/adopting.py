@@ -16,10 +16,10 @@ from tailrace.log.log import Log
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.producers import Appended
 from tailrace.log.segments import segment_path
-from tailrace.log.staging import check_whole, read_placed, staging_path
+from tailrace.log.staging import check_whole, pack, read_placed, staging_path
 from tailrace.log.writer import Writer
 
-__all__ = ["adopt"]
+__all__ = ["adopt", "is_adopted", "pack_staged"]
 
 
 def adopt(log: Log, pieces: Sequence[Piece], *, producer: str, sequence: int) -> Receipt:
@@ -41,6 +41,17 @@ def adopt(log: Log, pieces: Sequence[Piece], *, producer: str, sequence: int) ->
                 writer.producers.forget()
                 raise
     return Receipt(found.offset, found.offset + found.records, found.records, log._committer)
+
+
+def is_adopted(log: Log, *, producer: str, sequence: int) -> bool:
+    """Is this in the log? Only a hint to save work: another process may be about to take it in, and
+    `adopt` looks again with the turn to write."""
+    return log._writing().has(producer, sequence)
+
+
+def pack_staged(log: Log, transaction: str, pieces: Sequence[Piece]) -> list[Piece]:
+    """Put small pieces of a transaction together, before they are adopted."""
+    return pack(log._fs, log._folder, transaction, pieces, log.options.segment_bytes)
 
 
 class _Move(NamedTuple):

@@ -1,8 +1,7 @@
 """Which part of which log each task reads.
 
-A plan lists the folder and, where a range begins or ends inside a segment, looks into its index;
-no record is read. Splits are cut where batches begin, and small ones are put together: a task costs
-as much as some megabytes.
+A plan reads no record (`log/cuts.py`). Splits are cut where batches begin, and small ones are put
+together: a task costs as much as some megabytes.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tailrace.errors import ConfigError, Corrupt, OffsetOutOfRange, TailraceError
+from tailrace.log.cuts import cuts
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.log import Log
 from tailrace.queue.layout import Layout, find_root
@@ -96,35 +95,9 @@ class Place:
 
 
 def cut(log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int) -> Iterator[Range]:
-    """A range in pieces of about this size, or smaller ones where segments are. The pieces have
-    every offset of it: where a segment is missing, who reads them is to find that out."""
-    view, first, last = log._range(first, last, None)
-    catalog = log._observer.catalog
-    if not view.extents and first < last:
-        yield Range(queue.name, queue.incarnation, first, last, 1)
-    bounds = [min(first, extent.base) for extent in view.extents[:1]]
-    bounds += [*(extent.base for extent in view.extents[1:]), view.end]
-    for extent, base, end in zip(view.extents, bounds, bounds[1:], strict=False):
-        if end <= first or base >= last:
-            continue
-        is_whole = base >= first and end <= last
-        if is_whole and extent.size <= split_bytes:
-            yield Range(queue.name, queue.incarnation, base, end, extent.size)
-            continue
-        entries = catalog.facts(extent).offsets.entries()
-        offsets = [offset for offset, _ in entries]
-        positions = [position for _, position in entries]
-        low, high = max(first, base), min(last, end)
-        start = positions[max(bisect_left(offsets, low + 1) - 1, 0)] if entries else 0
-        behind = bisect_left(offsets, high)
-        stop = positions[behind] if behind < len(positions) else extent.size
-        while low < high:
-            index = bisect_left(positions, start + split_bytes)
-            next_low, next_start = high, stop
-            if index < len(positions) and offsets[index] < high:
-                next_low, next_start = offsets[index], positions[index]
-            yield Range(queue.name, queue.incarnation, low, next_low, max(next_start - start, 1))
-            low, start = next_low, next_start
+    """A range of a queue in pieces of about this size, as `log/cuts.py` makes them."""
+    for piece in cuts(log, first, last, split_bytes):
+        yield Range(queue.name, queue.incarnation, *piece)
 
 
 def pack(ranges: Iterator[Range], split_bytes: int) -> list[Split]:

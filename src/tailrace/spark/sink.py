@@ -26,12 +26,12 @@ from tailrace import hooks
 from tailrace.errors import ConfigError, Full
 from tailrace.kernel import MAX_COUNT, Record, encode
 from tailrace.kernel.arrow import encode_arrow, plan_batches
-from tailrace.log.adopting import adopt
+from tailrace.log.adopting import adopt, is_adopted, pack_staged
 from tailrace.log.adoption import Piece
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
-from tailrace.log.staging import Stage, discard, pack
+from tailrace.log.staging import Stage, discard
 from tailrace.queue.names import check_name, to_component
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
@@ -156,11 +156,10 @@ class _Writer:
 def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transaction) -> None:
     queue = store.get(name)
     log, producer, sequence = queue.log, transaction.producer, transaction.sequence
-    folder, fs = log._folder, OsFileSystem()
-    if not log._writing().has(producer, sequence):
+    if not is_adopted(log, producer=producer, sequence=sequence):
         records = sum(piece.records for piece in pieces)
         queue.admit(queue.settings, records, block=False)
-        packed = pack(fs, folder, transaction.name, pieces, log.options.segment_bytes)
+        packed = pack_staged(log, transaction.name, pieces)
         adopt(log, packed, producer=producer, sequence=sequence).wait()
         hooks.count("published", records, name)
 
