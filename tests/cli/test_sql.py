@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -247,16 +249,54 @@ def test_what_is_wrong_is_one_line(ran: dict[str, Done]) -> None:
 
 
 def test_it_is_interrupted(shell: Shell) -> None:
+    """While it writes rows; and in the middle of a long job, of which nothing is left then."""
+    with tailrace.open(shell.store) as store:
+        store.queue("orders").publish(b"1")
+    rows = "SELECT id FROM range(0, 100000000, 1, 1000)"
+    job = "SELECT id FROM range(0, 1000000000000, 1, 2) WHERE id % 7 > 6"
+    with (
+        shell.started("sql", rows, "--json") as writing,
+        shell.started("sql", job, "--output", "parquet:new") as working,
+    ):
+        assert writing.stdout is not None
+        assert json.loads(writing.stdout.readline()) == {"id": 0}
+        until = time.monotonic() + 60
+        while not list(shell.folder.glob("new.*.tmp/_temporary")):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        for process in (writing, working):
+            process.send_signal(signal.SIGINT)
+        for process in (writing, working):
+            _, err = process.communicate(timeout=60)
+            assert (process.returncode, err) == (130, "tailrace: interrupted\n")
+    assert [path.name for path in shell.folder.iterdir()] == ["data"]
+
+
+def test_it_is_interrupted_while_spark_starts(shell: Shell) -> None:
+    """No JVM stays behind."""
     with tailrace.open(shell.store) as store:
         store.queue("orders")
-    statement = "SELECT id FROM range(0, 100000000, 1, 1000)"
-    with shell.started("sql", statement, "--json") as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline()) == {"id": 0}
+    with shell.started("sql", "SELECT 1") as process:
+        until, jvms = time.monotonic() + 60, []
+        while not jvms and time.monotonic() < until:
+            time.sleep(0.01)
+            jvms = children(process.pid, "java")
+        assert jvms
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err == ""
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "tailrace: interrupted\n")
+    assert not any(Path(f"/proc/{jvm}").exists() for jvm in jvms)
+
+
+def children(parent: int, name: str) -> list[int]:
+    """Processes of this name that another one has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            what, _, fields = path.read_text().partition("(")[2].rpartition(") ")
+            if what == name and int(fields.split()[1]) == parent:
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_without_java(shell: Shell) -> None:

@@ -7,6 +7,7 @@ to rows is asked of Spark.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -636,11 +637,16 @@ def test_views(named: str, spark: Any) -> None:
     from tailrace.spark import views
 
     assert views(spark, named) == sorted(NAMES)
+    found = []
     for name in NAMES:
         quoted = name.replace("`", "``")
         df = spark.sql(f"SELECT * FROM `{quoted}`")
-        assert "headers" in df.columns
-        assert column(collect(df.select("queue")), "queue") == [name, name]
+        assert "headers" not in df.columns  # which would be decoded whether it is needed or not
+        found.append(df.select("queue"))
+    union = reduce(lambda one, other: one.union(other), found)
+    assert column(collect(union), "queue") == [name for name in NAMES for _ in range(2)]
+    views(spark, named, headers=True)
+    assert "headers" in spark.sql("SELECT * FROM plain").columns
 
 
 def test_views_of_names_that_are_one_to_spark(tmp_path: Path, spark: Any) -> None:

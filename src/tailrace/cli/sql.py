@@ -115,6 +115,10 @@ def sql(
             _write(query(spark, path, queues, statement), wanted, folder, limit)
         except (PySparkException, Py4JError) as error:
             raise TailraceError(describe(error)) from error
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would spoil the end
+            click.echo("tailrace: interrupted", err=True)
+            raise
 
 
 def _write(found: DataFrame, wanted: str, folder: str | None, limit: int | None) -> None:

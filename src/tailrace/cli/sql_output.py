@@ -156,7 +156,11 @@ def write_parquet(found: DataFrame, folder: str) -> int | None:
         return None
     folder = os.path.abspath(folder)
     with _whole(folder) as place:
-        found.write.mode("error").parquet(f"file://{place}")
+        try:
+            found.write.mode("error").parquet(f"file://{place}")
+        except KeyboardInterrupt:
+            found.sparkSession.stop()  # its tasks would go on, and write to what is removed
+            raise
         return _count(place)
 
 

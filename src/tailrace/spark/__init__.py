@@ -49,8 +49,12 @@ def table(spark: SparkSession, path: str, queue: str) -> Table:
     return Table(spark, path, queue)
 
 
-def views(spark: SparkSession, path: str) -> list[str]:
-    """A temporary view for each queue of a store, by its name; which they are."""
+def views(spark: SparkSession, path: str, *, headers: bool = False) -> list[str]:
+    """A temporary view for each queue of a store, by its name; which they are.
+
+    With `headers` they have that column, too. Spark tells no source which columns a query needs, so
+    it would be decoded for every query, and it is the dearest.
+    """
     from tailrace.spark.builder import make_views
 
-    return make_views(spark, path)
+    return make_views(spark, path, headers=headers)

@@ -117,7 +117,7 @@ def _moment(when: str | int | datetime, word: str) -> int:
         return time.time_ns() // 1_000_000 - parse_duration(when, word)
 
 
-def make_views(spark: SparkSession, path: str) -> list[str]:
+def make_views(spark: SparkSession, path: str, *, headers: bool) -> list[str]:
     """A temporary view for each queue."""
     names = sorted(Place(path).queues())
     if spark.conf.get("spark.sql.caseSensitive") != "true":
@@ -129,6 +129,7 @@ def make_views(spark: SparkSession, path: str) -> list[str]:
                 )
     for name in names:
         reader = spark.read.format("tailrace").option("path", path).option("queue", name)
+        reader = reader.option("includeHeaders", str(headers).lower())
         quoted = name.replace("`", "``")
-        reader.option("includeHeaders", "true").load().createOrReplaceTempView(f"`{quoted}`")
+        reader.load().createOrReplaceTempView(f"`{quoted}`")
     return names

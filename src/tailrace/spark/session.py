@@ -109,7 +109,8 @@ def _start_jvm(settings: dict[str, Any]) -> None:
                 conf.set(name, value)
             streams = {} if said is None else {"stdout": said, "stderr": said}
             try:
-                gateway = launch(conf, popen_kwargs=streams)
+                with _no_orphans():
+                    gateway = launch(conf, popen_kwargs=streams)
                 break
             except (PySparkException, OSError) as error:
                 if archive is not None and archive.is_used:  # perhaps it is that
@@ -122,6 +123,31 @@ def _start_jvm(settings: dict[str, Any]) -> None:
             archive.drop()
     if gateway.proc is not None:
         atexit.register(_leave, gateway.proc)
+
+
+@contextlib.contextmanager
+def _no_orphans() -> Iterator[None]:
+    """Who is interrupted here takes the JVM along: one that cannot tell anybody where it listens
+    would go on for ever. pyspark keeps it to itself, so it is caught where it is started."""
+    from pyspark import java_gateway
+
+    module: Any = java_gateway
+    popen, started = module.Popen, []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    module.Popen = start
+    try:
+        yield
+    except BaseException:
+        for process in started:
+            process.kill()
+            process.wait()
+        raise
+    finally:
+        module.Popen = popen
 
 
 def _leave(process: subprocess.Popen[bytes]) -> None:
