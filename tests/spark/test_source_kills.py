@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,81 @@ from tests.spark.support import fill, open_store
 
 KILLS = 3
 WAIT = 120.0  # for a session to start and to do something, on any machine
+
+
+TASK = pytest.param("task", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("moment", [TASK, "before commit", "after commit"])
+def test_a_process_is_killed_between_plan_and_commit(
+    spark: Any, tmp_path: Path, moment: str
+) -> None:
+    """One kill, in a JVM that goes on; the query is started anew."""
+    from pyspark.errors import StreamingQueryException
+
+    data, killed = tmp_path / "data", tmp_path / "killed"
+    fill(data, "from", 20)
+    fill(data, "to", 0)
+    spark.dataSource.register(dying_source(moment, str(killed)))
+
+    def run() -> None:
+        reader = spark.readStream.format("tailrace").option("path", str(data))
+        frame = reader.option("queue", "from").option("startingOffsets", "earliest").load()
+        writer = frame.select("key", "value").writeStream.format(f"dying {moment}")
+        writer = writer.option("path", str(data)).option("queue", "to")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException):
+        run()
+    assert killed.exists()
+    assert plans(tmp_path / "checkpoint") == 1
+    assert copied(data) == (20 if moment == "after commit" else 0)
+    fill(data, "from", 5)  # which is not in the batch that was planned
+    run()
+    assert plans(tmp_path / "checkpoint") == 2
+    with open_store(data) as store:
+        found = [message.value for message in store.stream("to").read()]
+    assert found == [b"from %d" % number for number in range(25)]
+
+
+def dying_source(moment: str, note: str) -> Any:
+    """The source, but for a process that is killed once, at that moment. Made here, such that it
+    travels by value: those who run it cannot import tests."""
+    from tailrace.spark.options import SinkOptions
+    from tailrace.spark.sink import StreamWriter
+    from tailrace.spark.source import TailraceSource
+
+    def die(where: str) -> None:
+        if where == moment and not os.path.exists(note):
+            with open(note, "w"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    class DyingWriter(StreamWriter):
+        def write(self, iterator: Any) -> Any:
+            staged = super().write(iterator)
+            die("task")
+            return staged
+
+        def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
+            die("before commit")
+            super().commit(messages, batchId)
+            die("after commit")
+
+    class DyingSource(TailraceSource):
+        @classmethod
+        def name(cls) -> str:
+            return f"dying {moment}"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+            return DyingWriter(SinkOptions.parse(dict(self.options)), schema, overwrite=overwrite)
+
+    return DyingSource
+
+
+def copied(data: Path) -> int:
+    with open_store(data) as store:
+        return store.stream("to").log.end_offset
 
 
 @pytest.mark.long
