@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -23,6 +25,11 @@ def project_files() -> tuple[Path, ...]:
     else:
         paths = {p for p in ROOT.rglob("*") if not BESIDE & set(p.relative_to(ROOT).parts)}
     return tuple(sorted(path for path in paths if path.is_file()))
+
+
+def has_java() -> bool:
+    """Can Spark run here?"""
+    return shutil.which("java") is not None or "JAVA_HOME" in os.environ
 
 
 def relative(path: Path) -> str:

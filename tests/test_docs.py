@@ -15,7 +15,7 @@ import click
 import pytest
 
 from tailrace.cli import main
-from tests.project import ROOT, project_files, relative
+from tests.project import ROOT, has_java, project_files, relative
 
 PAGES = [
     path
@@ -84,6 +84,9 @@ def run_alone(command: list[str], folder: Path) -> str:
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All Python of a page runs, in order, in one namespace and an empty directory."""
     if relative(page) in ALONE:
+        pytest.importorskip("pyspark", reason="pyspark is missing: tailrace[spark]")
+        if not has_java():
+            pytest.skip("java is missing, which Spark runs on (Debian: openjdk-17-jre-headless)")
         text = "\n".join(block.text for block in blocks(page, "python"))
         run_alone([sys.executable, "-c", text], tmp_path)
         return

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,13 +18,11 @@ import persistqueue
 import pytest
 
 import tailrace
-from tests.project import ROOT
+from tests.project import ROOT, has_java
 
 EXAMPLES = ROOT / "examples"
 TIMEOUT_S = 240  # Spark takes its time where others use the machine, too
-NEEDS_JAVA = pytest.mark.skipif(
-    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="Java is missing"
-)
+NEEDS_JAVA = pytest.mark.skipif(not has_java(), reason="Java is missing")
 SPARK = [pytest.mark.xdist_group("spark"), NEEDS_JAVA]
 PYTHON = [sys.executable, "-u", "-W", "error::ResourceWarning"]
 

@@ -220,7 +220,7 @@ TINY = Sizes(  # for the test of the benchmark itself
         peer_depth=20,
         peer_seconds=0.01,
     ),
-    spark=SparkSizes(small=80_000, large=80_000),
+    spark=SparkSizes(small=800, large=400),
 )
 
 

@@ -31,6 +31,7 @@ __all__ = ["Sparking", "Table", "timed"]
 ROOT = Path(__file__).resolve().parents[2]
 _KEY = 16
 _AT_ONCE = 10_000
+_PARTS = 8  # of a table of prebuilt batches
 
 
 def timed(count: int, do: Callable[[], object]) -> Sample:
@@ -59,12 +60,12 @@ class _Prebuilt(DataSourceReader):
         self._times = times
 
     def partitions(self) -> Any:
-        return [InputPartition(number) for number in range(8)]
+        return [InputPartition(number) for number in range(_PARTS)]
 
     def read(self, partition: Any) -> Iterator[Any]:
         with pa.memory_map(self._file) as source:
             [batch] = pa.ipc.open_file(source).read_all().to_batches()
-            for _ in range(self._times // 8):
+            for _ in range(self._times // _PARTS):
                 yield batch
 
 
@@ -136,7 +137,8 @@ class Sparking:
     def table(self, rows: int, value_bytes: int, codec: str) -> Table:
         """Made once for each size and codec."""
         folder = self.folder / f"{value_bytes}-{codec}"
-        times = rows // _AT_ONCE
+        batch = max(min(_AT_ONCE, rows // _PARTS), 1)
+        times = rows // batch
         store = str(folder / "store")
         names = [str(folder / name) for name in ("parquet", "zstd", "ceiling.arrow")]
         reader = self.spark.read.format("tailrace").option("path", store).option("queue", "events")
@@ -145,13 +147,13 @@ class Sparking:
             with tailrace.open(store, flush="none") as opened:
                 queue = opened.stream("events", compression=codec)
                 for _ in range(times):
-                    values = [os.urandom(value_bytes // 2) * 2 for _ in range(_AT_ONCE)]
+                    values = [os.urandom(value_bytes // 2) * 2 for _ in range(batch)]
                     queue.publish_many([(os.urandom(_KEY // 2).hex(), value) for value in values])
             frame = reader.load()
             frame.write.option("compression", "none").parquet(names[0])
             frame.write.option("compression", "zstd").parquet(names[1])
             first = next(
-                pq.ParquetFile(next(iter(Path(names[0]).glob("*.parquet")))).iter_batches(_AT_ONCE)
+                pq.ParquetFile(next(iter(Path(names[0]).glob("*.parquet")))).iter_batches(batch)
             )
             schema = pa.schema(
                 [
@@ -167,7 +169,7 @@ class Sparking:
             f"{field.name} {field.dataType.simpleString()}" for field in reader.load().schema.fields
         )
         parquet, zstd, ceiling = names
-        rows = times * _AT_ONCE
+        rows = times * batch
         return Table(store, "events", parquet, zstd, ceiling, times, rows, ddl)
 
     def read(self, table: Table, ddl: str | None = None, **options: Any) -> Any:

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +18,12 @@ import pytest
 
 import tailrace
 from tests.cli.conftest import Shell
+from tests.project import has_java
 
 # One Spark after the other, where several processes run tests.
 SPARK = [
     pytest.mark.xdist_group("spark"),
-    pytest.mark.skipif(
-        shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="Java is missing"
-    ),
+    pytest.mark.skipif(not has_java(), reason="Java is missing"),
 ]
 T0 = 1_700_000_000_000
 

@@ -7,7 +7,6 @@ of this folder belong to one of them: `pytest --dist loadgroup`.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 import tailrace
+from tests.project import has_java
 
 FOLDER = Path(__file__).parent
 SOURCES = Path(tailrace.__file__).parent.parent
@@ -75,7 +75,7 @@ def session_config(folder: Path) -> dict[str, Any]:
 def pyspark() -> Any:
     """The module, if it and what it runs on are there."""
     found = pytest.importorskip("pyspark.sql", reason="pyspark is missing: tailrace[spark]")
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    if not has_java():
         pytest.skip("java is missing, which Spark runs on (Debian: openjdk-17-jre-headless)")
     return found
 

@@ -51,7 +51,8 @@ def test_a_process_is_killed_between_plan_and_commit(
     assert plans(tmp_path / "checkpoint") == 1
     assert copied(data) == (20 if moment == "after commit" else 0)
     fill(data, "from", 5)  # which is not in the batch that was planned
-    run()
+    for _ in range(2):  # before 4.2 a run is one batch
+        run()
     assert plans(tmp_path / "checkpoint") == 2
     with open_store(data) as store:
         found = [message.value for message in store.stream("to").read()]
