@@ -275,7 +275,8 @@ def test_it_is_interrupted_while_spark_starts(shell: Shell) -> None:
     with tailrace.open(shell.store) as store:
         store.queue("orders")
     with shell.started("sql", "SELECT 1") as process:
-        until, jvms = time.monotonic() + 60, []
+        jvms: list[int] = []
+        until = time.monotonic() + 60
         while not jvms and time.monotonic() < until:
             time.sleep(0.01)
             jvms = children(process.pid, "java")

@@ -132,7 +132,8 @@ def _no_orphans() -> Iterator[None]:
     from pyspark import java_gateway
 
     module: Any = java_gateway
-    popen, started = module.Popen, []
+    popen = module.Popen
+    started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
         started.append(popen(*arguments, **options))
