@@ -477,31 +477,38 @@ def inflate(buf, start: cython.Py_ssize_t, stop: cython.Py_ssize_t):
     """
     region: Region = Region(buf, start, stop)
     inflated: cython.Py_ssize_t = 0
-    compressed: cython.bint = False
+    size: cython.Py_ssize_t = 0
     section: Span
-    out: Target
+    contents: list = []
     while region.next():
-        compressed = compressed or region.header.flags & _COMPRESSED
-    if not compressed:
+        if region.header.flags & _COMPRESSED:
+            section = region.section()
+            inflated += section.size
+            if inflated > _MAX_SECTION:
+                raise too_large(inflated, _MAX_SECTION)
+            contents.append(region.content)
+            size += HEAD + section.size
+        else:
+            size += region.size
+    if not contents:
         return memoryview(buf).cast("B")[start:stop]
+    # As large as needed and no larger: to clear memory takes longer than to decompress into it.
+    data = PyByteArray_FromStringAndSize(cython.NULL, size)
+    out: Target = cython.cast(Target, PyByteArray_AS_STRING(data))
     region = Region(buf, start, stop)
-    writer: Writer = Writer(HEAD + 3 * (stop - start))
-    writer.used = 0
+    contents.reverse()
     while region.next():
         if not region.header.flags & _COMPRESSED:
-            memcpy(writer.reserve(region.size), region.data + region.position, region.size)
-            writer.used += region.size
+            memcpy(out, region.data + region.position, region.size)
+            out += region.size
             continue
-        section = region.section()
-        inflated += section.size
-        if inflated > _MAX_SECTION:
-            raise too_large(inflated, _MAX_SECTION)
-        out = writer.reserve(HEAD + section.size)
+        content = contents.pop()
+        section.data = cython.cast(Bytes, PyBytes_AS_STRING(content))
+        section.size = PyBytes_GET_SIZE(content)
         with cython.nogil:
             put_inflated(out, cython.address(region.header), section)
-        writer.used += HEAD + section.size
-    PyByteArray_Resize(writer.data, writer.used)
-    return writer.data
+        out += HEAD + section.size
+    return data
 
 
 def put_inflated(out, header, section):
