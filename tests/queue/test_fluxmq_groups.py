@@ -22,7 +22,8 @@ from tailrace.log.fs import OsFileSystem
 from tailrace.queue.fluxmq_groups import FluxGroup, Mode, find_groups
 from tailrace.queue.group import Group
 from tailrace.queue.group_files import GroupFiles
-from tailrace.queue.ledger import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Ledger
+from tailrace.queue.lease import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING
+from tailrace.queue.ledger import Ledger
 from tailrace.queue.snapshots import Snapshot, Snapshots
 from tailrace.queue.stream_ledger import StreamLedger
 from tailrace.testing import SimulatedDisk

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.queue.journal import Op, encode_line, parse_line
-from tailrace.queue.ledger import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Lease, Ledger
+from tailrace.queue.lease import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Lease
+from tailrace.queue.ledger import Ledger
 from tailrace.queue.runs import runs_of
 
 LEASE_MS = 160
@@ -22,6 +23,7 @@ actions = st.lists(
         st.sampled_from(
             [
                 *("claim", "claim", "prefetch", "hand", "ack", "ack", "nack", "release", "extend"),
+                *("done", "done"),
                 *("dying", "dead", "gone", "time", "boot", "join", "die", "reset"),
             ]
         ),
@@ -106,6 +108,15 @@ class Driver:
 
     def ack(self, number: int) -> None:
         self.change("ack", self.some(number, LEASED, CLAIMED))
+
+    def done(self, number: int) -> None:
+        """All that one claim gave, as it was."""
+        claims = [op["r"] for op in self.ops if op["t"] == "claim" and len(op.get("r", ())) == 2]
+        for runs in claims[-1 - number % 3 :][:1]:
+            whole = range(runs[0], runs[0] + runs[1])
+            leases = [self.ledger.pending.get(offset) for offset in whole]
+            if all(lease is not None and lease.state in (LEASED, CLAIMED) for lease in leases):
+                self.apply({"t": "ack", "r": runs})
 
     def nack(self, number: int) -> None:
         self.change("nack", self.some(number, LEASED), u=self.until, e="no")
@@ -193,6 +204,30 @@ def test_whoever_reads_the_journal_comes_to_the_same(
     assert state_of(again) == state_of(driver.ledger)
     later = driver.now_ms + 10**6
     assert in_order(again, later) == in_order(driver.ledger, later)
+
+
+@given(actions, st.booleans())
+def test_what_is_claimed_at_once_need_not_be_looked_at_one_by_one(
+    chosen: list[tuple[str, int]], by_key: bool
+) -> None:
+    """Of two ledgers only one is asked for single messages; nobody can tell which."""
+    driver = Driver(by_key=by_key)
+    one, other, applied = driver.ledger, replayed(driver.ops), len(driver.ops)
+    for action, number in chosen:
+        driver.run([(action, number)])
+        for op in driver.ops[applied:]:
+            other.apply(op)
+        applied = len(driver.ops)
+        pending = one.pending
+        assert (other.committed, other.weight) == (one.committed, len(pending))
+        assert (other.acked, other.delivered) == (one.acked, one.delivered)
+        assert [other.held_by(c) for c in ("c0", "c1")] == [one.held_by(c) for c in ("c0", "c1")]
+        assert all(other.is_pending(offset) for offset in pending)
+        assert not any(map(other.is_pending, set(range(one.cursor + 1)).difference(pending)))
+    assert list(other.pending) == sorted(other.pending)
+    assert state_of(other) == state_of(one)
+    later = driver.now_ms + 10**6
+    assert in_order(other, later) == in_order(one, later)
 
 
 @given(actions, actions, st.booleans())
@@ -302,6 +337,48 @@ def test_the_table_of_the_seed() -> None:
     assert ledger.committed == 1
     ledger.apply({"t": "ack", "r": [1, 1]})
     assert (ledger.committed, ledger.acked) == (2, 2)
+
+
+def test_a_run_is_whole_until_something_happens_to_a_part_of_it() -> None:
+    ledger = claimed(3).ledger
+    assert ledger.holds_whole(0, 3)
+    assert not ledger.holds_whole(0, 2)
+    assert not ledger.holds_whole(1, 2)
+    ledger.apply({"t": "extend", "r": [1, 1], "u": 10**6})
+    assert not ledger.holds_whole(0, 3)
+    assert ledger.pending[1].until == 10**6
+    ledger.apply({"t": "ack", "r": [0, 3]})
+    assert (ledger.committed, ledger.acked, ledger.weight) == (3, 3, 0)
+
+
+def test_a_claim_of_what_is_below_the_cursor_holds_each_message_once() -> None:
+    """As a journal may have it that has lost a line."""
+    driver = claimed(3)
+    op: Op = {"t": "claim", "c": "d", "u": driver.until, "h": 1, "f": 1, "x": 4, "r": [1, 3]}
+    driver.apply(op)
+    assert [lease.holder for lease in driver.ledger.pending.values()] == ["c", "d", "d", "d"]
+    driver.apply({"t": "ack", "r": [1, 3]})
+    assert list(driver.ledger.pending) == [0]
+
+
+def test_timers_of_runs_are_made_anew_without_looking_into_them() -> None:
+    driver = claimed(3)
+    until = driver.until + 10**6
+    for first in range(3, 3 + 2 * 3000, 2):  # so many that old timers are worth tidying up
+        op: Op = {
+            "t": "claim",
+            "c": "d",
+            "u": until - first % 7,
+            "h": 1,
+            "f": first,
+            "x": first + 2,
+        }
+        driver.apply({**op, "r": [first, 2]})
+        driver.apply({"t": "ack", "r": [first, 2]})
+    assert driver.ledger.holds_whole(0, 3)
+    again = driver.ledger.take_ready(driver.until, 9, None)
+    assert again.again == [0]  # alone: somebody has kept it for too long
+    assert driver.ledger.next_due_ms() is not None
 
 
 def test_what_nobody_knows_is_harmless() -> None:

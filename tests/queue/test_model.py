@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 
 from tailrace import Closed, Consumer, LeaseLost, Message, Queue, Store
 from tailrace.queue.classic import ClassicGroup
-from tailrace.queue.ledger import STATES
+from tailrace.queue.lease import STATES
 from tests.queue.clocks import Machine
 from tests.queue.model import BACKOFF_MS, LEASE_MS, Entry, GroupModel, Sent
 

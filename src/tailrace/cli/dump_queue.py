@@ -13,7 +13,7 @@ from tailrace.errors import ConfigError, Corrupt
 from tailrace.log.fs import FileSystem, read_file
 from tailrace.log.sidefiles import FOLDER
 from tailrace.queue.fluxmq_config import load
-from tailrace.queue.ledger import STATES
+from tailrace.queue.lease import STATES
 from tailrace.queue.offline.documents import Document, read_config, read_saved, read_snapshot
 from tailrace.queue.offline.lines import FLUXMQ_OPS, Line, read_journal
 

@@ -18,7 +18,8 @@ from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
 from tailrace.queue.group_files import UNIQUE, GroupFiles
 from tailrace.queue.journal import Op
-from tailrace.queue.ledger import DYING, Lease, Ledger
+from tailrace.queue.lease import DYING, Lease
+from tailrace.queue.ledger import Ledger
 from tailrace.queue.message import Message
 from tailrace.queue.observing import delivered, settled
 from tailrace.queue.office import Office
@@ -78,7 +79,7 @@ class ClassicGroup(Shedding):
         for the group: what it has passed or dropped before was nobody's."""
         with self._turn:
             state, mark = self.state, None
-            is_new = not (state.delivered or state.pending) and "key_order" not in state.options
+            is_new = not (state.delivered or state.weight) and "key_order" not in state.options
             if key_order is not None and is_new:
                 self.commit({"t": "options", "o": {**state.options, "key_order": key_order}})
                 mark = self._journal.mark
@@ -131,7 +132,7 @@ class ClassicGroup(Shedding):
                     limit = 0 if is_suspect and count else limit - count
                     has_changed = bool(again)
                 more = limit > 0 and self._claim_new(new, consumer, limit, until_ms, handed)
-                if not into and not new and ledger.pending:
+                if not into and not new and ledger.weight:
                     self.look_for_the_dead()
                 due_ms = None if into or new else ledger.next_due_ms()
         finally:  # without the turn: others may have it meanwhile
@@ -214,7 +215,7 @@ class ClassicGroup(Shedding):
     @property
     def has_others(self) -> bool:
         """Has anybody else a lease? Then it may die, and leave us what it had."""
-        return bool(self.state.pending) and len(self.state.members) > len(self._mine)
+        return self.state.weight > 0 and len(self.state.members) > len(self._mine)
 
     def _ops_of_spent(self, spent: list[int], until_ms: int) -> list[Op]:
         """From here on they belong to the dead letters, and to us until that is done."""
@@ -257,6 +258,16 @@ class ClassicGroup(Shedding):
     def _lease(self, message: Message) -> Lease | None:
         return self.state.lease_of(message.offset, message.attempt, message.epoch)
 
+    def _held(self, messages: list[Message]) -> list[Message]:
+        """With the turn: those whose lease we have. Mostly they are all that one claim gave."""
+        ledger = self.state
+        if ledger.holds_whole(messages[0].offset, len(messages)) and _are_one_claim(
+            messages, ledger.epoch
+        ):
+            return messages
+        lease_of = ledger.lease_of
+        return [m for m in messages if lease_of(m.offset, m.attempt, m.epoch) is not None]
+
     def _settle(
         self, messages: list[Message], word: str, ops_of: Callable[[list[Message]], list[Op]]
     ) -> None:
@@ -265,8 +276,7 @@ class ClassicGroup(Shedding):
             return
         begun = perf_counter() if hooks.listeners else 0.0
         with self._turn:
-            lease_of = self.state.lease_of
-            held = [m for m in messages if lease_of(m.offset, m.attempt, m.epoch) is not None]
+            held = self._held(messages)
             if held:
                 self.commit(*ops_of(held))
             mark = self._journal.mark
@@ -284,7 +294,7 @@ class ClassicGroup(Shedding):
         lost = [message for message in messages if id(message) not in there]
         first = lost[0]
         why = "its lease has ended, and it was delivered again"
-        if first.offset not in self.state.pending:
+        if not self.state.is_pending(first.offset):
             why = "its lease has ended, and somebody else has settled it"
         if first.settled is not None:
             why = f"it was {first.settled} before"
@@ -565,7 +575,19 @@ def _dead_ops(held: list[Message], dying: list[Message]) -> list[Op]:
     return [{"t": "dead", "r": _runs(held)}]
 
 
+def _are_one_claim(messages: list[Message], epoch: int) -> bool:
+    """Are they in a row, each as it came for the first time?"""
+    for offset, message in enumerate(messages, messages[0].offset):
+        if message.offset != offset or message.attempt != 1 or message.epoch != epoch:
+            return False
+    return True
+
+
 def _runs(messages: list[Message]) -> list[int]:
     if len(messages) == 1:
         return [messages[0].offset, 1]
-    return runs_of(sorted({message.offset for message in messages}))
+    offsets = [message.offset for message in messages]
+    first, count = offsets[0], len(offsets)
+    if offsets == list(range(first, first + count)):
+        return [first, count]
+    return runs_of(sorted(set(offsets)))

@@ -43,7 +43,7 @@ from tailrace.queue.clock import Clock
 from tailrace.queue.group_files import plain_name
 from tailrace.queue.journal import Op
 from tailrace.queue.layout import Layout
-from tailrace.queue.ledger import CLAIMED, FREE, LEASED
+from tailrace.queue.lease import CLAIMED, FREE, LEASED
 from tailrace.queue.names import check_name, to_component
 from tailrace.queue.snapshots import SHARDS, STATE, Snapshot, parse_checked, pel_name
 

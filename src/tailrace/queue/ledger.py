@@ -51,66 +51,17 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from tailrace.queue.journal import Op, unknown
+from tailrace.queue.lease import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Lease
 from tailrace.queue.runs import Runs, offsets_of, runs_of
 from tailrace.queue.timers import Timers
 
-__all__ = [
-    "CLAIMED",
-    "DYING",
-    "FREE",
-    "LEASED",
-    "PARKED",
-    "STATES",
-    "WAITING",
-    "Lease",
-    "Ledger",
-    "Redeliveries",
-]
+__all__ = ["Ledger", "Redeliveries"]
 
-CLAIMED, LEASED, WAITING, FREE, PARKED, DYING = range(1, 7)
-STATES = {
-    CLAIMED: "claimed",
-    LEASED: "leased",
-    WAITING: "waiting",
-    FREE: "free",
-    PARKED: "parked",
-    DYING: "dying",
-}
 _TIMED = (CLAIMED, LEASED, WAITING, DYING)
 
 _nowhere: deque[object] = deque(maxlen=0)
 _FEW = 1024  # stale timers that are not worth tidying up
-
-
-class Lease:
-    """What is known of a pending message. Never changed once made: messages that were claimed
-    together share one."""
-
-    __slots__ = ("attempt", "count", "error", "holder", "state", "strikes", "until")
-
-    def __init__(
-        self,
-        state: int,
-        until: int,
-        holder: str,
-        attempt: int = 1,
-        count: int = 0,
-        strikes: int = 0,
-        error: str = "",
-    ) -> None:
-        self.state = state
-        self.until = until  # by the boot clock, in milliseconds
-        self.holder = holder
-        self.attempt = attempt
-        self.count = count  # how often it was handed to a caller
-        self.strikes = strikes  # how often a caller kept it for too long, or died with it
-        self.error = error
-
-    def __repr__(self) -> str:
-        return (
-            f"Lease({STATES[self.state]}, until={self.until}, holder={self.holder!r}, "
-            f"attempt={self.attempt}, count={self.count}, error={self.error!r})"
-        )
+_NONE = (0, Lease(FREE, 0, ""))  # no run
 
 
 class Redeliveries(NamedTuple):
@@ -128,7 +79,11 @@ class Ledger:
         self.epoch = 0
         self.resets = 0  # how often somebody had it all done again
         # By offset, and in that order: what is new is always above all others.
-        self.pending: dict[int, Lease] = {}
+        self._pending: dict[int, Lease] = {}
+        # Above them, runs that were claimed at once and have stayed as they were, by their first
+        # offset: most are settled at once, too, here and wherever else the journal is read.
+        self._whole: dict[int, tuple[int, Lease]] = {}
+        self._in_whole = 0  # messages
         self.delivered = self.acked = self.dead = self.gone = self.dropped = 0
         self.boot = ""
         self.created_ms = 0
@@ -144,15 +99,33 @@ class Ledger:
         self._lines: dict[int, deque[int]] = {}
 
     @property
+    def pending(self) -> dict[int, Lease]:
+        """What is not settled, by offset, and in that order."""
+        if self._whole:
+            self._split()
+        return self._pending
+
+    def _split(self) -> None:
+        """Somebody looks at single messages. That happens to a run once, so what it costs is
+        bounded by what it would have cost from the start."""
+        for first, (count, lease) in self._whole.items():
+            self._pending.update(dict.fromkeys(range(first, first + count), lease))
+        self._whole.clear()
+        self._in_whole = 0
+
+    @property
     def committed(self) -> int:
         """Everything below is settled."""
-        for offset in self.pending:
+        for offset in self._pending:
             return offset
+        for first in self._whole:
+            return first
         return self.cursor
 
     @property
     def weight(self) -> int:
-        return len(self.pending)
+        """How many messages are pending."""
+        return len(self._pending) + self._in_whole
 
     # --- questions --------------------------------------------------------------------------
 
@@ -163,6 +136,16 @@ class Ledger:
         if lease is None or lease.attempt != attempt or epoch != self.epoch:
             return None
         return lease if lease.state in (LEASED, CLAIMED) else None
+
+    def holds_whole(self, first: int, count: int) -> bool:
+        """Are these leased as they were claimed, all at once and for the first time?"""
+        return self._whole.get(first, _NONE)[0] == count
+
+    def is_pending(self, offset: int) -> bool:
+        """Needs no lock."""
+        return offset in self._pending or any(
+            first <= offset < first + count for first, (count, _) in list(self._whole.items())
+        )
 
     def next_due_ms(self) -> int | None:
         """When something may become ready by itself; it may be too early, never too late."""
@@ -245,13 +228,23 @@ class Ledger:
         if "keys" in op:
             self._line_up(op, lease)
         elif "r" in op:
-            self._add(self.pending, op["r"], lease)
+            self._add_new(op["r"], lease)
         if "again" in op:
             self._claim_again(op["again"], lease)
         if op["x"] > self.cursor:
             self.cursor = op["x"]
         if self._timers.size > _FEW:
             self._tidy()
+
+    def _add_new(self, runs: Runs, lease: Lease) -> None:
+        first, count = runs[0], runs[1]
+        if len(runs) > 2 or count == 1 or first < self.cursor:  # the last: a damaged journal
+            self._add(self.pending, runs, lease)
+            return
+        self._whole[first] = (count, lease)
+        self._in_whole += count
+        self._timers.add(lease.until, first, count)
+        self.delivered += count * lease.count
 
     def _add(self, pending: dict[int, Lease], runs: Runs, lease: Lease) -> None:
         for index in range(0, len(runs), 2):
@@ -364,6 +357,10 @@ class Ledger:
         self.dropped += op["n"]
 
     def _settle(self, runs: Runs) -> int:
+        if len(runs) == 2 and runs[1] == self._whole.get(runs[0], _NONE)[0]:
+            count, _ = self._whole.pop(runs[0])
+            self._in_whole -= count
+            return count
         pending = self.pending
         before, pop = len(pending), pending.pop
         for index in range(0, len(runs), 2):
@@ -397,12 +394,16 @@ class Ledger:
         self.epoch += 1
 
     def held_by(self, part: str) -> list[int]:
-        """What those consumers have whose names have this part."""
-        return [
+        """What those consumers have whose names have this part. Needs no lock."""
+        held = [
             offset
-            for offset, lease in self.pending.items()
+            for offset, lease in list(self._pending.items())
             if lease.state in (CLAIMED, LEASED) and part in lease.holder
         ]
+        for first, (count, lease) in list(self._whole.items()):
+            if part in lease.holder:
+                held += range(first, first + count)
+        return held
 
     def above(self, offset: int) -> list[int]:
         """What is pending at an offset, or above it."""
@@ -465,17 +466,19 @@ class Ledger:
 
     def _tidy(self) -> None:
         """Nothing is kept of what was settled long ago."""
-        if self._timers.size > 4 * len(self.pending) + _FEW:
+        if self._timers.size > 4 * self.weight + _FEW:
             self._timers = Timers()
             self._ready.clear()
             self._arm()
 
     def _arm(self) -> None:
-        for offset, lease in self.pending.items():
+        for offset, lease in self._pending.items():
             if lease.state in _TIMED:
                 self._timers.add(lease.until, offset)
             elif lease.state == FREE:
                 self._ready.append(offset)
+        for first, (count, lease) in self._whole.items():
+            self._timers.add(lease.until, first, count)
         heapq.heapify(self._ready)
 
     # --- snapshots --------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tailrace.queue.group_files import plain_name
-from tailrace.queue.ledger import CLAIMED, LEASED, STATES, Ledger
+from tailrace.queue.lease import CLAIMED, LEASED, STATES
+from tailrace.queue.ledger import Ledger
 
 __all__ = ["Pending", "pending_of"]
 

@@ -13,7 +13,7 @@ from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.clock import Clock
 from tailrace.queue.consumer import Consumer
 from tailrace.queue.journal import Op
-from tailrace.queue.ledger import DYING
+from tailrace.queue.lease import DYING
 from tailrace.queue.message import Message
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.registry import Registry

@@ -12,7 +12,8 @@ from tailrace.log.log import Log
 from tailrace.queue.feed import Feed
 from tailrace.queue.group import Group
 from tailrace.queue.journal import Op
-from tailrace.queue.ledger import DYING, FREE, PARKED, WAITING, Lease, Ledger
+from tailrace.queue.lease import DYING, FREE, PARKED, WAITING, Lease
+from tailrace.queue.ledger import Ledger
 from tailrace.queue.outlook import Outlook
 from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import SCAN_MOST, Scan, Selection, first_of_keys
@@ -108,7 +109,7 @@ class Shedding(Group[Ledger]):
             return self._count_unsettled(end)
 
     def _count_unsettled(self, end: int) -> int:
-        return len(self.state.pending) + max(end - self._next, 0)
+        return self.state.weight + max(end - self._next, 0)
 
     @property
     def _next(self) -> int:

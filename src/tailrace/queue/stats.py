@@ -20,7 +20,8 @@ from tailrace.log.log import Log
 from tailrace.queue import dead_letters
 from tailrace.queue.delays import count_scheduled
 from tailrace.queue.handles import look_at
-from tailrace.queue.ledger import CLAIMED, DYING, LEASED, Ledger
+from tailrace.queue.lease import CLAIMED, DYING, LEASED
+from tailrace.queue.ledger import Ledger
 from tailrace.queue.looking import GroupLook, Look, records
 from tailrace.queue.settings import QueueSettings
 
@@ -361,7 +362,7 @@ def _count_dead(
             return 0, False
         state = look.look_at(letters, dead_letters.GROUP).state
         assert isinstance(state, Ledger)
-        most = len(state.pending) + log.end_offset - max(state.cursor, log.start_offset)
+        most = state.weight + log.end_offset - max(state.cursor, log.start_offset)
     if most <= CHEAP or exact:
         return sum(1 for _ in _told(look.dead(settings.name), most, progress)), False
     return most, True

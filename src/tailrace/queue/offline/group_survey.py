@@ -58,7 +58,7 @@ class GroupSurvey:
 
     @property
     def pending(self) -> int:
-        return len(self.state.pending) if isinstance(self.state, Ledger) else 0
+        return self.state.weight if isinstance(self.state, Ledger) else 0
 
     def add(self, severity: Severity, name: str, message: str, position: int | None = None) -> None:
         path = os.path.join(self.path, name) if name else self.path

@@ -1,0 +1,46 @@
+"""Leases: what is known of a message that a group has claimed, or put aside."""
+
+from __future__ import annotations
+
+__all__ = ["CLAIMED", "DYING", "FREE", "LEASED", "PARKED", "STATES", "WAITING", "Lease"]
+
+CLAIMED, LEASED, WAITING, FREE, PARKED, DYING = range(1, 7)
+STATES = {
+    CLAIMED: "claimed",
+    LEASED: "leased",
+    WAITING: "waiting",
+    FREE: "free",
+    PARKED: "parked",
+    DYING: "dying",
+}
+
+
+class Lease:
+    """What is known of a pending message. Never changed once made: messages that were claimed
+    together share one."""
+
+    __slots__ = ("attempt", "count", "error", "holder", "state", "strikes", "until")
+
+    def __init__(
+        self,
+        state: int,
+        until: int,
+        holder: str,
+        attempt: int = 1,
+        count: int = 0,
+        strikes: int = 0,
+        error: str = "",
+    ) -> None:
+        self.state = state
+        self.until = until  # by the boot clock, in milliseconds
+        self.holder = holder
+        self.attempt = attempt
+        self.count = count  # how often it was handed to a caller
+        self.strikes = strikes  # how often a caller kept it for too long, or died with it
+        self.error = error
+
+    def __repr__(self) -> str:
+        return (
+            f"Lease({STATES[self.state]}, until={self.until}, holder={self.holder!r}, "
+            f"attempt={self.attempt}, count={self.count}, error={self.error!r})"
+        )
