@@ -1,4 +1,4 @@
-"""inflate(), find_record_at_time() and first_headers()."""
+"""inflate(), is_plain(), find_record_at_time() and first_headers()."""
 
 from __future__ import annotations
 
@@ -62,6 +62,45 @@ def test_inflate_is_bounded(kernel: Twin) -> None:
         kernel.inflate(data, 0, len(data))
     assert caught.value.limit == layout.MAX_SECTION
     assert len(kernel.inflate(data, 0, len(one))) > 1 << 26
+
+
+def test_inflate_takes_each_batch_in_its_turn(kernel: Twin) -> None:
+    """Those that are compressed, and those that are not, of whatever size."""
+    parts, base = [], 0
+    for size, codec in [(5000, S2), (10, 0), (300, ZSTD), (70_000, S2), (400, 0)]:
+        parts.append(bytes(kernel.encode([bytes([base]) * size] * 2, NOW, codec).place(base)))
+        base += 2
+    data = b"".join(parts)
+    flat = kernel.inflate(data, 0, len(data))
+    assert kernel.check(flat, 0, len(flat)) == (len(flat), 10, COMPLETE)
+    values = [record.value for record in kernel.decode(flat, 0, len(flat))]
+    assert values == [record.value for record in kernel.decode(data, 0, len(data))]
+
+
+@pytest.mark.parametrize("codec", [0, S2])
+def test_plain_regions(kernel: Twin, codec: int) -> None:
+    def part(base: int, *names: str) -> bytes:
+        headers = [(name, b"_y" * 200) for name in names]
+        records = [kernel.Record(None, NOW, b"_x", b"_y", headers), kernel.Record(value=b"_x")]
+        return bytes(kernel.encode(records, NOW, codec).place(base))
+
+    def is_plain(*parts: bytes) -> bool:
+        data = b"??" + b"".join(parts)
+        answer: bool = kernel.is_plain(data, 2, len(data), (b"_x", b"_y"))
+        return answer
+
+    assert is_plain()
+    assert is_plain(part(7), part(9, "a", "_z"), part(11, "_xx"))
+    assert not is_plain(part(7), part(10))  # there is none at 9
+    assert not is_plain(part(7), part(9, "a", "_x"))
+    assert not is_plain(part(7, "_y"))
+    assert kernel.is_plain(part(7, "_y"), 0, len(part(7, "_y")), ())
+
+
+def test_plain_regions_are_whole(kernel: Twin) -> None:
+    damaged = batch(b"\x00\x00\x00\x00\x05")
+    with pytest.raises(Malformed):
+        kernel.is_plain(damaged, 0, len(damaged), (b"_x",))
 
 
 @pytest.mark.parametrize("codec", [0, S2])

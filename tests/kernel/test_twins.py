@@ -33,6 +33,7 @@ FUNCTIONS = [
     "find_record_at_time",
     "first_headers",
     "inflate",
+    "is_plain",
     "measure_columns",
     "read_header",
     "s2_decompress",

@@ -45,7 +45,7 @@ def available(name: str) -> bool:
 def load(name: str) -> Twin:
     if name == "compiled" and not is_built():
         raise ImportError("the kernel's extensions are not built for this Python: scripts/setup")
-    parts = ("crc", "s2", "records", "codec", "tally", "flock", "notes", "columns")
+    parts = ("crc", "s2", "records", "codec", "tally", "outline", "flock", "notes", "columns")
     modules = tuple(importlib.import_module(f"tailrace.kernel.{name}.{part}") for part in parts)
     return Twin(name, modules)
 

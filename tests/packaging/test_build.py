@@ -112,6 +112,7 @@ def test_wheel_from_source_distribution(tmp_path: Path) -> None:
         "s2",
         "records",
         "codec",
+        "outline",
         "tally",
         "filling",
         "columns",

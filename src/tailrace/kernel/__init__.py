@@ -83,6 +83,7 @@ __all__ = [
     "find_record_at_time",
     "first_headers",
     "inflate",
+    "is_plain",
     "lock_now",
     "read_header",
     "s2_decompress",
@@ -122,6 +123,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
     from tailrace.kernel.pure.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.pure.flock import lock_now, unlock
     from tailrace.kernel.pure.notes import Notes
+    from tailrace.kernel.pure.outline import is_plain
     from tailrace.kernel.pure.records import Record, encode_headers, find_header
     from tailrace.kernel.pure.s2 import s2_decompress
     from tailrace.kernel.pure.tally import tally
@@ -143,6 +145,7 @@ else:
     from tailrace.kernel.compiled.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.compiled.flock import lock_now, unlock
     from tailrace.kernel.compiled.notes import Notes
+    from tailrace.kernel.compiled.outline import is_plain
     from tailrace.kernel.compiled.records import Record, encode_headers, find_header
     from tailrace.kernel.compiled.s2 import s2_decompress
     from tailrace.kernel.compiled.tally import tally

@@ -15,6 +15,7 @@ waits. Nothing on it has to survive: the first process to open a log writes it a
     48  8  the process that keeps the turn, for people
     56  8  flusher: a number of whoever flushed last
     64 48  a note, and at 128 the other: segment, size, next offset, start offset, layout, check
+    192 8  cursor: of a group's board, which has no notes: about how far the group has come
 
 The turn to write (`turn.py`) guards it. Those who read without the turn may see a note that is
 being changed; the check tells.
@@ -43,7 +44,7 @@ ATTENTION: Final = 40
 POISONED: Final = 5
 
 _NUMBER = struct.Struct("=Q")
-_INCARNATION, _LAYOUT, _BOOT_ID, _KEEPER, _FLUSHER = 8, 16, 24, 48, 56
+_INCARNATION, _LAYOUT, _BOOT_ID, _KEEPER, _FLUSHER, _CURSOR = 8, 16, 24, 48, 56, 192
 _EDITION = 40  # bytes: what tells of the set of segments
 _NOTE = struct.Struct("=QQQQQQ")
 
@@ -157,6 +158,15 @@ class Board:
     @flusher.setter
     def flusher(self, number: int) -> None:
         self._store(_FLUSHER, number)
+
+    @property
+    def cursor(self) -> int:
+        """A hint, which may be of any time: needs no turn."""
+        return self._load(_CURSOR)
+
+    @cursor.setter
+    def cursor(self, offset: int) -> None:
+        self._store(_CURSOR, offset)
 
     @property
     def poisoned(self) -> bool:

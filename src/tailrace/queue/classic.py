@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -25,7 +26,8 @@ from tailrace.queue.observing import delivered, settled
 from tailrace.queue.office import Office
 from tailrace.queue.pending import Pending, pending_of
 from tailrace.queue.runs import runs_of
-from tailrace.queue.scanning import Scanner, Selection, excess
+from tailrace.queue.scanning import SPECIAL, Scanner, Selection, excess
+from tailrace.queue.settling import ack_ops, are_one_claim, dead_ops, runs_in
 from tailrace.queue.shedding import Shedding
 from tailrace.queue.snapshots import Snapshot
 from tailrace.units import parse_duration
@@ -34,6 +36,7 @@ __all__ = ["ClassicGroup", "Pending", "pending_of"]
 
 logger = logging.getLogger("tailrace")
 
+_MANY = 16  # messages in a claim: of fewer, it is better to decode some more than to look twice
 _BURIAL_MS = 30_000  # how long somebody may take to write a dead letter before another tries
 
 
@@ -59,7 +62,7 @@ class ClassicGroup(Shedding):
 
     def _open(self) -> None:
         super()._open()
-        self._feed = Feed(self._log)
+        self._feed = Feed(self._log, SPECIAL)
         self._scanner = Scanner(self._feed, self._selection, self.id)
 
     def _check_state(self) -> None:
@@ -113,8 +116,10 @@ class ClassicGroup(Shedding):
             lease_ms = settings.visibility_timeout_ms
         if settings.dlq.expired:
             self._office.prepare_burial()
+        if limit >= _MANY:
+            self._turn.foresee(self._feed.prepare)
         spent: list[int] = []
-        new: list[Record] = []
+        new: list[Iterable[Record]] = []
         has_changed = False
         try:
             with self._turn:
@@ -137,7 +142,8 @@ class ClassicGroup(Shedding):
                 due_ms = None if into or new else ledger.next_due_ms()
         finally:  # without the turn: others may have it meanwhile
             queue, count = self.queue, int(handed)
-            into += [Message(queue, record, self, 1, epoch, count) for record in new]
+            for records in new:
+                into += [Message(queue, record, self, 1, epoch, count) for record in records]
         if own_ms is not None:
             for message in into:
                 message.lease_ms = own_ms
@@ -184,19 +190,33 @@ class ClassicGroup(Shedding):
         return len(records)
 
     def _claim_new(
-        self, into: list[Record], consumer: str, limit: int, until_ms: int, handed: bool
+        self,
+        into: list[Iterable[Record]],
+        consumer: str,
+        limit: int,
+        until_ms: int,
+        handed: bool,
     ) -> bool:
         """With the turn: claim messages at the cursor; is there more to look at?"""
         ledger, takes = self.state, self._selection.takes
-        cursor = ledger.cursor
+        cursor = behind = ledger.cursor
+        op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": int(handed)}
+        records: list[Record] = []
+        if limit >= _MANY and self._selection.is_all and not ledger.by_key:
+            promises, behind = self._feed.promise(cursor, limit)
+            if behind - cursor == limit:
+                self.commit({**op, "f": cursor, "x": behind, "r": [cursor, limit]})
+                into += promises
+                return False
+            records += chain.from_iterable(promises)
         scan = None
-        records, behind = self._feed.take(cursor, limit)
+        more, behind = self._feed.take(behind, limit - len(records))
+        records = records + more if records else more
         if self._feed.lost or ledger.by_key or not all(map(takes, records)):
             scan = self._scanner.scan(ledger, records, behind, limit)
             records, behind = scan.records, scan.cursor
             self._bury_lapsed(scan.lapsed)
         if behind > cursor:
-            op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": int(handed)}
             op["f"], op["x"] = cursor, behind
             if records:
                 op["r"] = runs_of([record.offset for record in records])  # type: ignore[misc]
@@ -204,7 +224,8 @@ class ClassicGroup(Shedding):
                 self.commit(op)
             else:
                 self.commit(*scan.complete(op))
-            into += records
+            if records:
+                into.append(records)
         return scan is not None and scan.more
 
     def _tell(self, messages: list[Message]) -> None:
@@ -239,10 +260,10 @@ class ClassicGroup(Shedding):
             if lapsed:
                 held = [message for message in held if message not in lapsed]
                 self._bury_lapsed([message.record for message in lapsed])
-                ops.append({"t": "gone", "r": _runs(lapsed), "lost": 0})
+                ops.append({"t": "gone", "r": runs_in(lapsed), "lost": 0})
             if held:
                 until = self.state.tick(self.files.clock.boot_ms() + lease_ms)
-                ops.append({"t": "hand", "r": _runs(held), "u": until})
+                ops.append({"t": "hand", "r": runs_in(held), "u": until})
             if ops:
                 self.commit(*ops)
             for message in held:
@@ -261,9 +282,8 @@ class ClassicGroup(Shedding):
     def _held(self, messages: list[Message]) -> list[Message]:
         """With the turn: those whose lease we have. Mostly they are all that one claim gave."""
         ledger = self.state
-        if ledger.holds_whole(messages[0].offset, len(messages)) and _are_one_claim(
-            messages, ledger.epoch
-        ):
+        first, count = messages[0].offset, len(messages)
+        if count > 1 and ledger.holds_whole(first, count) and are_one_claim(messages, ledger.epoch):
             return messages
         lease_of = ledger.lease_of
         return [m for m in messages if lease_of(m.offset, m.attempt, m.epoch) is not None]
@@ -313,7 +333,7 @@ class ClassicGroup(Shedding):
                 raise ValueError("publish= goes with one message: what is published comes of it")
             self._check_held(messages[0])
             self._office.publish_once(messages[0], self._account, publish)
-        self._settle(messages, "acked", _ack_ops)
+        self._settle(messages, "acked", ack_ops)
         if self.state.by_key:
             self.ring()
 
@@ -359,7 +379,7 @@ class ClassicGroup(Shedding):
 
     def release(self, messages: list[Message]) -> None:
         try:
-            self._settle(messages, "released", lambda held: [{"t": "release", "r": _runs(held)}])
+            self._settle(messages, "released", lambda held: [{"t": "release", "r": runs_in(held)}])
         finally:
             self.ring()
 
@@ -395,7 +415,7 @@ class ClassicGroup(Shedding):
         dying: list[Message] = []
         if not self._office.settings.dlq.enabled:
             try:
-                self._settle(messages, word, lambda held: _dead_ops(held, dying))
+                self._settle(messages, word, lambda held: dead_ops(held, dying))
             finally:
                 hooks.count("dead", sum(m.settled is not None for m in dying), self.queue, self.id)
             return
@@ -403,7 +423,7 @@ class ClassicGroup(Shedding):
         def ops_of(held: list[Message]) -> list[Op]:
             dying.extend(held)
             until = self.state.tick(self.files.clock.boot_ms() + _BURIAL_MS)
-            return [{"t": "dying", "r": _runs(held), "u": until, "e": reason}]
+            return [{"t": "dying", "r": runs_in(held), "u": until, "e": reason}]
 
         try:
             self._settle(messages, word, ops_of)
@@ -448,7 +468,7 @@ class ClassicGroup(Shedding):
                 m for m in messages if m.offset in pending and pending[m.offset].state == DYING
             ]
             if dying:
-                self.commit({"t": "nack", "r": _runs(dying), "u": until, "e": reason})
+                self.commit({"t": "nack", "r": runs_in(dying), "u": until, "e": reason})
         for message in messages:
             message.settled = None
         self.ring()
@@ -564,30 +584,3 @@ class ClassicGroup(Shedding):
         super()._let_go()
         self._feed.close()
         vars(self).pop("_log", None)  # nobody is to think that it is in use
-
-
-def _ack_ops(held: list[Message]) -> list[Op]:
-    return [{"t": "ack", "r": _runs(held)}]
-
-
-def _dead_ops(held: list[Message], dying: list[Message]) -> list[Op]:
-    dying.extend(held)
-    return [{"t": "dead", "r": _runs(held)}]
-
-
-def _are_one_claim(messages: list[Message], epoch: int) -> bool:
-    """Are they in a row, each as it came for the first time?"""
-    for offset, message in enumerate(messages, messages[0].offset):
-        if message.offset != offset or message.attempt != 1 or message.epoch != epoch:
-            return False
-    return True
-
-
-def _runs(messages: list[Message]) -> list[int]:
-    if len(messages) == 1:
-        return [messages[0].offset, 1]
-    offsets = [message.offset for message in messages]
-    first, count = offsets[0], len(offsets)
-    if offsets == list(range(first, first + count)):
-        return [first, count]
-    return runs_of(sorted(set(offsets)))

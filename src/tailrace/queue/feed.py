@@ -1,4 +1,8 @@
-"""The records of a log in order, for a group that mostly goes on from where it was."""
+"""The records of a log in order, for a group that mostly goes on from where it was.
+
+With the group's turn one only has to know which offsets have records: reading happens before, and
+decoding after it, as far as that can be foreseen.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.kernel import Record
 from tailrace.log.log import Log
-from tailrace.log.portions import Portions
+from tailrace.log.portions import Portions, Promise
 from tailrace.log.reader import Reader, View
 from tailrace.queue.runs import runs_of
 
@@ -25,8 +29,10 @@ class Feed:
     or leapt over.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, special: tuple[bytes, ...] = ()) -> None:
+        """Nothing is promised where a record has one of the headers `special`."""
         self._log = log
+        self._special = special
         self.path = log.path
         self._tailing = log.tail("first")
         self._tailing.read_with(self._begin)
@@ -37,7 +43,7 @@ class Feed:
 
     def _begin(self, reader: Reader, view: View, first: int, last: int) -> Iterator[Record]:
         """The tailing has come to a range: it goes on behind it, and we read it by and by."""
-        self._portions = Portions(reader, view, first, last)
+        self._portions = Portions(reader, view, first, last, self._special)
         return iter(())
 
     def take(self, first: int, limit: int) -> tuple[list[Record], int]:
@@ -58,6 +64,46 @@ class Feed:
             taken = [ahead.popleft() for _ in range(limit)]
             self._next = taken[-1].offset + 1  # type: ignore[operator]
         return taken, self._next
+
+    def promise(self, first: int, limit: int) -> tuple[Sequence[Promise], int]:
+        """The same without decoding them, as far as nobody has to look at them first: perhaps not
+        at all, perhaps only some of those that there are."""
+        if first != self._next:
+            self._go_to(first)
+        promises: list[Promise] = []
+        with contextlib.suppress(OffsetOutOfRange, Corrupt):  # `take` meets it again
+            while self._next < first + limit and not self._ahead:
+                portions = self._portions
+                if portions is None:
+                    if not self._read(limit):
+                        break
+                    continue
+                if portions.position != self._next:
+                    break
+                promise = portions.promise(first + limit)
+                if promise is None:
+                    break
+                if portions.position == portions.last:
+                    self._portions = None
+                promises.append(promise)
+                self._next = promise.behind
+        return promises, self._next
+
+    def prepare(self, hint: int) -> None:
+        """Without the turn, before it: read what is needed if the group is as far as the hint says.
+        It may be wrong in any way."""
+        if self._next == _NOWHERE:
+            return
+        try:
+            if hint > self._next:
+                self._go_to(hint)
+            if self._portions is not None and not self._ahead:
+                self._portions.prepare()
+        except (OSError, OffsetOutOfRange, Corrupt):  # with the turn we meet it again
+            self.reset()
+        except BaseException:
+            self.reset()
+            raise
 
     def reset(self) -> None:
         """Begin anew: perhaps an exception came in the middle of reading."""

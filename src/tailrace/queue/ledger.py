@@ -132,7 +132,9 @@ class Ledger:
     def lease_of(self, offset: int, attempt: int, epoch: int) -> Lease | None:
         """The lease that a caller holds, unless it was lost. That its time is over does not matter
         as long as nobody else has claimed the message."""
-        lease = self.pending.get(offset)
+        if self._whole:
+            self._split()
+        lease = self._pending.get(offset)
         if lease is None or lease.attempt != attempt or epoch != self.epoch:
             return None
         return lease if lease.state in (LEASED, CLAIMED) else None
@@ -357,10 +359,15 @@ class Ledger:
         self.dropped += op["n"]
 
     def _settle(self, runs: Runs) -> int:
-        if len(runs) == 2 and runs[1] == self._whole.get(runs[0], _NONE)[0]:
-            count, _ = self._whole.pop(runs[0])
-            self._in_whole -= count
-            return count
+        if len(runs) == 2:
+            first, count = runs
+            if self._whole:
+                if self._whole.get(first, _NONE)[0] == count:
+                    del self._whole[first]
+                    self._in_whole -= count
+                    return count
+            elif count == 1 and not self._keys:
+                return 0 if self._pending.pop(first, None) is None else 1
         pending = self.pending
         before, pop = len(pending), pending.pop
         for index in range(0, len(runs), 2):

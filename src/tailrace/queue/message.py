@@ -85,12 +85,17 @@ class Stamp:
         self._head = encode_headers([*pairs, (ID, b"")])[:-1]
         expiring = encode_headers([*pairs, (EXPIRES, _SOME_TIME), (ID, b"")])[:-1]
         self._before, _, self._behind = expiring.rpartition(_SOME_TIME)
+        self._expiring = (0, b"")  # what is the same for all that expire in the same millisecond
 
     def __call__(self, expires_at: int | None = None) -> bytes:
         number = b"%d" % next(_numbers)
-        if expires_at is None:
-            return b"%b%c%b" % (self._head, len(number), number)
-        return b"%b%d%b%c%b" % (self._before, expires_at, self._behind, len(number), number)
+        head = self._head
+        if expires_at is not None:
+            when, head = self._expiring
+            if when != expires_at:
+                head = b"%b%d%b" % (self._before, expires_at, self._behind)
+                self._expiring = (expires_at, head)
+        return b"%b%c%b" % (head, len(number), number)
 
     @staticmethod
     def can_say(expires_at: int | None) -> bool:

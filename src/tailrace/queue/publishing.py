@@ -32,8 +32,6 @@ _STAMPS_MOST = 1024
 _WORTH_COMPRESSING = 256
 _TRY_AGAIN_AFTER = 31
 
-_Times = tuple[int | None, int, int | None]  # the timestamp that was given, now, and the expiry
-
 
 class Publishing:
     """What both kinds of queue can do. Thread-safe: what two threads do to a cache at once is
@@ -152,8 +150,13 @@ class Publishing:
         if ttl is not None or settings.limits.message_ttl_ms:
             expiry = expires_at(settings, ttl, now_ms)
         if headers is None and message_id is None and Stamp.can_say(expiry):
-            times = timestamp, now_ms, expiry
-            receipt = self._publish_plain(settings, value, key, routing_key, times)
+            # What most messages are: nothing is parsed or checked that is known to be right.
+            begun = perf_counter() if hooks.listeners else 0.0
+            log = self._log or self.log
+            draft = self._draft(log, settings, value, key, routing_key, timestamp, now_ms, expiry)
+            receipt = log.append_draft(draft)
+            if begun:
+                receipt = published(self.name, receipt, weigh(key, value), begun)
             return receipt.wait() if wait else receipt
         if headers is not None:
             check_headers(headers)
@@ -170,22 +173,6 @@ class Publishing:
         receipt = self.append([record], settings)
         return receipt.wait() if wait else receipt
 
-    def _publish_plain(
-        self,
-        settings: QueueSettings,
-        value: bytes | str | None,
-        key: bytes | str | None,
-        routing_key: str,
-        times: _Times,
-    ) -> Receipt:
-        """What most messages are: without headers of their own. Nothing is parsed or checked that
-        is known to be right."""
-        log = self._log or self.log
-        begun = perf_counter() if hooks.listeners else 0.0
-        draft = self._draft(log, settings, value, key, routing_key, times)
-        receipt = log.append_draft(draft)
-        return published(self.name, receipt, weigh(key, value), begun) if begun else receipt
-
     def _draft(
         self,
         log: Log,
@@ -193,7 +180,9 @@ class Publishing:
         value: bytes | str | None,
         key: bytes | str | None,
         routing_key: str,
-        times: _Times,
+        timestamp: int | None,
+        now_ms: int,
+        expiry: int | None,
     ) -> Draft:
         if type(value) is not bytes:
             value = as_bytes_or_none(value, "value")
@@ -206,7 +195,6 @@ class Publishing:
         if self._uncompressed:
             self._uncompressed -= 1
             codec = NONE
-        timestamp, now_ms, expiry = times
         head = stamp(expiry)
         draft = encode_one(value, b"" if key is None else key, head, timestamp, now_ms, codec)
         if codec and value and draft.size > HEADER_SIZE + max(len(value), _WORTH_COMPRESSING):
@@ -230,8 +218,7 @@ class Publishing:
         expiry = expires_at(settings, ttl, now_ms, due)
         if headers is None and message_id is None and Stamp.can_say(expiry):
             log = self._log or self.log
-            times = due, now_ms, expiry
-            draft = self._draft(log, settings, value, key, routing_key, times)
+            draft = self._draft(log, settings, value, key, routing_key, due, now_ms, expiry)
             return self.delays.schedule_draft(draft, due)
         if headers is not None:
             check_headers(headers)

@@ -27,6 +27,7 @@ from tailrace.queue.topics import matches
 
 __all__ = [
     "SCAN_MOST",
+    "SPECIAL",
     "Scan",
     "Scanner",
     "Selection",
@@ -38,6 +39,7 @@ __all__ = [
 logger = logging.getLogger("tailrace")
 
 SCAN_MOST = 4096  # records that are looked at in one turn, if they are not for us
+SPECIAL = (RAW_EXPIRES, RAW_FOR_GROUP)  # what does not have these is for all groups, and for ever
 _PARKED_MOST = 10_000  # messages that wait behind others of their key, before we look no further
 
 
@@ -49,7 +51,7 @@ class Selection:
         self._queue = queue
         self._group_id = group_id
         self._clock = clock
-        self._is_all = pattern in ("", "#")
+        self.is_all = pattern in ("", "#")
         # Below a root, so that a key without levels is no level, and `$` is a letter.
         self._matches = lru_cache(4096)(
             lambda key: matches(f"/{pattern}", f"/{key}" if key else "")
@@ -60,13 +62,13 @@ class Selection:
             expiry = expires_at(record)
             if expiry is not None and self._clock.wall_ms() > expiry:
                 return False
-        is_open = self._is_all and find_header(record, RAW_FOR_GROUP) is None  # as it mostly is
+        is_open = self.is_all and find_header(record, RAW_FOR_GROUP) is None  # as it mostly is
         return is_open or self._concerns(record)
 
     def until_ms(self, record: Record) -> float:
         """Until when the group may get a record: for ever, if it does not expire, and never, if it
         does not concern it."""
-        is_open = self._is_all and find_header(record, RAW_FOR_GROUP) is None
+        is_open = self.is_all and find_header(record, RAW_FOR_GROUP) is None
         if not is_open and not self._concerns(record):
             return -math.inf
         expiry = None if find_header(record, RAW_EXPIRES) is None else expires_at(record)
@@ -79,7 +81,7 @@ class Selection:
     def _concerns(self, record: Record) -> bool:
         if find_header(record, RAW_FOR_GROUP) is not None and meant_for(record) != self._group_id:
             return False
-        return self._is_all or self._matches(routing_key_of(self._queue, topic_of(record)))
+        return self.is_all or self._matches(routing_key_of(self._queue, topic_of(record)))
 
 
 class Scan:

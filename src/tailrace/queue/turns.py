@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +106,26 @@ class Turn:
             group._mutex.release()
 
     def _give(self) -> None:
+        group = self._group
+        if not group._is_stale:
+            self._board.cursor = group.state.cursor
         self._board.end()
         self._processes.give()
+
+    def foresee(self, prepare: Callable[[int], None]) -> None:
+        """Before a turn that is not ours yet: do what nobody has to wait for. `prepare` gets the
+        cursor that the group will have then, or one that it has had."""
+        group = self._group
+        if self._processes.held or group._is_stale or group._is_inherited:
+            return
+        mutex = group._mutex
+        if mutex._is_owned() or not mutex.acquire(blocking=False):  # type: ignore[attr-defined]
+            return
+        try:
+            if not group._closed and not group._is_deleted:
+                prepare(self._board.cursor)
+        finally:
+            mutex.release()
 
     def look(self) -> bool:
         """Give the turn back if it is wanted or idle; true while it is kept. The keeper asks."""

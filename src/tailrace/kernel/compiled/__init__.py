@@ -8,7 +8,18 @@ from __future__ import annotations
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 
-MODULES = ("crc", "s2", "records", "codec", "tally", "filling", "columns", "flock", "notes")
+MODULES = (
+    "crc",
+    "s2",
+    "records",
+    "codec",
+    "tally",
+    "outline",
+    "filling",
+    "columns",
+    "flock",
+    "notes",
+)
 
 
 def is_built() -> bool:
