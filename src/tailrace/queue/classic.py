@@ -281,9 +281,11 @@ class ClassicGroup(Shedding):
 
     def _held(self, messages: list[Message]) -> list[Message]:
         """With the turn: those whose lease we have. Mostly they are all that one claim gave."""
-        ledger = self.state
-        first, count = messages[0].offset, len(messages)
-        if count > 1 and ledger.holds_whole(first, count) and are_one_claim(messages, ledger.epoch):
+        ledger, first, count = self.state, messages[0], len(messages)
+        if count == 1:
+            is_held = ledger.lease_of(first.offset, first.attempt, first.epoch) is not None
+            return messages if is_held else []
+        if ledger.holds_whole(first.offset, count) and are_one_claim(messages, ledger.epoch):
             return messages
         lease_of = ledger.lease_of
         return [m for m in messages if lease_of(m.offset, m.attempt, m.epoch) is not None]

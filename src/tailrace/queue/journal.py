@@ -65,10 +65,10 @@ _encode_text = lru_cache(256)(_encode)  # the same consumers again and again
 
 def encode_line(op: Op) -> bytes:
     # Each claim and each ack waits for this, so JSON of their usual shapes is made by hand.
-    kind, runs = op["t"], op.get("r", ())
-    if len(runs) == 2 and len(op) == 2:
+    kind, runs, size = op["t"], op.get("r", ()), len(op)
+    if size == 2 and len(runs) == 2:
         body = f'"t":"{kind}","r":[{runs[0]},{runs[1]}]}}'.encode()
-    elif len(runs) == 2 and len(op) == 7 and kind == "claim":
+    elif size == 7 and len(runs) == 2 and kind == "claim":
         body = (
             f'"t":"claim","c":{_encode_text(op["c"])},"u":{op["u"]},"h":{op["h"]},'
             f'"f":{op["f"]},"x":{op["x"]},"r":[{runs[0]},{runs[1]}]}}'
@@ -237,13 +237,15 @@ class Journal:
         file = self._file
         if file is None:
             raise NotWritten(f"{self.path} is being replaced; try again")
-        data = encode_line(ops[0]) if len(ops) == 1 else b"".join(map(encode_line, ops))
+        count, position = len(ops), self.position
+        data = encode_line(ops[0]) if count == 1 else b"".join(map(encode_line, ops))
+        size = len(data)
         try:
-            if self._extend and self.position + len(data) > self._room:
-                self._make_room(file, self.position + len(data))
-            written = file.pwrite(data, self.position)
-            if written != len(data):
-                write_all(file, data[written:], self.position + written)
+            if self._extend and position + size > self._room:
+                self._make_room(file, position + size)
+            written = file.pwrite(data, position)
+            if written != size:
+                write_all(file, data[written:], position + written)
         except OSError as error:
             self._room = 0
             try:
@@ -252,8 +254,8 @@ class Journal:
                 text = "%s: an unfinished line is left at %d"
                 logger.error(text, self.path, self.position, extra={"path": self.path})
             raise NotWritten(f"{self.path}: cannot write: {error}") from error
-        self.position += len(data)
-        self.ops += len(ops)
+        self.position = position + size
+        self.ops += count
 
     def _make_room(self, file: File, needed: int) -> None:
         """Nothing hangs on it: without room a sync takes longer. Another process may have made

@@ -240,11 +240,14 @@ class Ledger:
 
     def _add_new(self, runs: Runs, lease: Lease) -> None:
         first, count = runs[0], runs[1]
-        if len(runs) > 2 or count == 1 or first < self.cursor:  # the last: a damaged journal
+        if len(runs) > 2 or first < self.cursor:  # the latter: a damaged journal
             self._add(self.pending, runs, lease)
             return
-        self._whole[first] = (count, lease)
-        self._in_whole += count
+        if count == 1:
+            self.pending[first] = lease
+        else:
+            self._whole[first] = (count, lease)
+            self._in_whole += count
         self._timers.add(lease.until, first, count)
         self.delivered += count * lease.count
 
