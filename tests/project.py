@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+LIGHT_JVM = "-XX:TieredStopAtLevel=1"  # what a test does is over before more has paid
 BESIDE = {".git", ".venv", "build", "dist", "__pycache__"}
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import tailrace
 from tests.cli.conftest import Shell
-from tests.project import has_java
+from tests.project import LIGHT_JVM, has_java
 
 # One Spark after the other, where several processes run tests.
 SPARK = [
@@ -26,6 +26,7 @@ SPARK = [
     pytest.mark.skipif(not has_java(), reason="Java is missing"),
 ]
 T0 = 1_700_000_000_000
+LIGHT = {"SPARK_SUBMIT_OPTS": LIGHT_JVM}
 
 
 class Done(NamedTuple):
@@ -121,7 +122,7 @@ def ran(folder: Path) -> dict[str, Done]:
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
         cwd=folder,
-        env={**os.environ, "TZ": "America/New_York", "COLUMNS": "60"},
+        env={**os.environ, "TZ": "America/New_York", "COLUMNS": "60", **LIGHT},
         input=json.dumps(lines),
         capture_output=True,
         text=True,
@@ -250,6 +251,7 @@ def test_it_is_interrupted(shell: Shell) -> None:
     """While it writes rows; and in the middle of a long job, of which nothing is left then."""
     with tailrace.open(shell.store) as store:
         store.queue("orders").publish(b"1")
+    shell.environment |= LIGHT
     rows = "SELECT id FROM range(0, 100000000, 1, 1000)"
     job = "SELECT id FROM range(0, 1000000000000, 1, 2) WHERE id % 7 > 6"
     with (

@@ -9,12 +9,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.project import LIGHT_JVM
+
 
 def main(master: str, store: str, checkpoint: str) -> None:
     settings: dict[str, Any] = {
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
         "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": LIGHT_JVM,
         "spark.executor.memory": "512m",
         "spark.cores.max": "2",
         "spark.sql.shuffle.partitions": "2",

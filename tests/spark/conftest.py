@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tailrace
-from tests.project import has_java
+from tests.project import LIGHT_JVM, has_java
 
 FOLDER = Path(__file__).parent
 SOURCES = Path(tailrace.__file__).parent.parent
@@ -53,6 +53,7 @@ def session_environment() -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(paths),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": LIGHT_JVM,
     }
 
 
@@ -83,12 +84,14 @@ def pyspark() -> Any:
 @pytest.fixture(scope="session")
 def spark(pyspark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The session."""
+    from tailrace.spark import local_session
+
     interrupt = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in session_environment().items():
             patch.setenv(name, value)
         config = session_config(tmp_path_factory.mktemp("spark"))
-        session = pyspark.SparkSession.builder.master("local[2]").config(map=config).getOrCreate()
+        session = local_session("local[2]", config)  # which is quick to start
         yield session
         session.stop()
     signal.signal(signal.SIGINT, interrupt)  # Spark has put its own there

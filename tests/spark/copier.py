@@ -10,8 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
+from tailrace.spark import local_session
 from tests.spark.conftest import session_config
 
 PER_TRIGGER = 7
@@ -19,7 +18,7 @@ PER_TRIGGER = 7
 
 def main(store: str, checkpoint: str, scratch: str) -> None:
     config = session_config(Path(scratch))
-    spark = SparkSession.builder.master("local[2]").config(map=config).getOrCreate()
+    spark = local_session("local[2]", config)
     reader = spark.readStream.format("tailrace").option("path", store).option("queue", "from")
     reader = reader.option("startingOffsets", "earliest").option("group", "copier")
     df = reader.option("maxOffsetsPerTrigger", PER_TRIGGER).load().select("key", "value")

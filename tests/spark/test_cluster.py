@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tests.project import ROOT
+from tests.project import LIGHT_JVM, ROOT
 
 pyspark = pytest.importorskip("pyspark")
 
@@ -37,7 +37,9 @@ def environment() -> dict[str, str]:
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": LIGHT_JVM,
         "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_SUBMIT_OPTS": LIGHT_JVM,
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PYTHONWARNINGS": "ignore",
@@ -71,6 +73,8 @@ def master(tmp_path: Path) -> Iterator[str]:
                 start_new_session=True,
             )
             processes.append(process)
+            if len(processes) == 1:  # a worker that finds no master tries again after ten seconds
+                wait_for(port, tmp_path / "cluster.log")
         wait_for_workers(web, tmp_path / "cluster.log")
         yield address
     finally:
@@ -78,6 +82,17 @@ def master(tmp_path: Path) -> Iterator[str]:
             process.kill()
             process.wait()
         log.close()
+
+
+def wait_for(port: int, log: Path) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(log.read_text(errors="replace")[-3000:])
 
 
 def wait_for_workers(port: int, log: Path) -> None:
