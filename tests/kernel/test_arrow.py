@@ -500,6 +500,45 @@ def test_types_of_headers(kernel: Twin, arrow: ModuleType, kind: Any) -> None:
             assert arrow.encode_arrow(table.slice(start, stop - start), NOW).place(9) == expected
 
 
+@pytest.mark.parametrize("pairs", [[], [("a", b"")], [("a", b"1"), ("b", b"x" * 300), ("a", b"")]])
+def test_headers_that_all_rows_have(kernel: Twin, arrow: ModuleType, pairs: list[Any]) -> None:
+    """They are what a column of them would be, in each cut."""
+    values = [b"v", None, b"w" * 200, b"", b"x"]
+    table = table_of(value=pa.array(values), key=pa.array([b"k", None, b"", b"l", None]))
+    lists = [[{"key": name, "value": value} for name, value in pairs]] * 5
+    column = table.append_column("headers", pa.array(lists, pa.list_(STRUCT)))
+    source, other = arrow.Source(table, kernel.encode_headers(pairs)), arrow.Source(column)
+    for most in (1, 3, 9):
+        assert source.plan(most, 10_000) == other.plan(most, 10_000)
+    assert source.plan(9, 600) == other.plan(9, 600)
+    for start in range(5):
+        for stop in range(start + 1, 6):
+            expected = arrow.encode_arrow(column, NOW, 0, start, stop).place(9)
+            assert source.encode(NOW, 0, start, stop).place(9) == expected
+            assert other.encode(NOW, 0, start, stop).place(9) == expected
+
+
+def test_headers_of_a_column_and_of_all_rows(kernel: Twin, arrow: ModuleType) -> None:
+    table = table_of(value=pa.array([b"v"]), headers=pa.array([[]], pa.list_(STRUCT)))
+    with pytest.raises(ValueError, match="not both"):
+        arrow.Source(table, kernel.encode_headers([]))
+
+
+def test_parts_of_slices(arrow: ModuleType) -> None:
+    """What stands in front of a slice, or was cut off, is not looked at."""
+    rows = [[{"key": f"n{row}", "value": b"x" * row}] * (row % 4) for row in range(12)]
+    table = table_of(
+        value=pa.array([f"v{row}" if row % 3 else None for row in range(12)]),
+        timestamp=pa.array([row if row % 5 else None for row in range(12)], pa.int64()),
+        headers=pa.array([row or None for row in rows], pa.list_(STRUCT)),
+    ).slice(2, 9)
+    source = arrow.Source(table)
+    for start in range(9):
+        for stop in range(start + 1, 10):
+            expected = arrow.encode_arrow(table, NOW, 0, start, stop).place(4)
+            assert source.encode(NOW, 0, start, stop).place(4) == expected
+
+
 def test_null_headers_are_refused(arrow: ModuleType) -> None:
     for item in (None, {"key": None, "value": b""}, {"key": "", "value": None}):
         headers = pa.array([[], [{"key": "a", "value": b"b"}, item]], pa.list_(STRUCT))

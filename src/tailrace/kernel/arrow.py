@@ -194,13 +194,33 @@ def encode_arrow(
         raise ValueError(f"[{start}, {stop}) is not a range of {batch.num_rows} rows")
     if start == stop:
         raise too_many(0)
-    rows = _rows(batch.slice(start, stop - start))
-    return kernel.columns.encode_columns(rows, now_ms, codec)
+    return Source(batch.slice(start, stop - start)).encode(now_ms, codec, 0, stop - start)
 
 
 def plan_batches(batch: pa.RecordBatch, max_records: int, max_bytes: int) -> list[tuple[int, int]]:
     """The ranges of rows to pass to `encode_arrow` so that each batch is within the limits."""
-    return kernel.columns.split_rows(_rows(batch), max_records, max_bytes)
+    return Source(batch).plan(max_records, max_bytes)
+
+
+class Source:
+    """A record batch that becomes several batches: what Arrow has is looked at once, not for each.
+
+    `same_headers` are those of all rows, as `encode_headers` made them, instead of a column: they
+    are copied to each row as they are.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, same_headers: bytes | None = None) -> None:
+        if same_headers is not None and "headers" in batch.schema.names:
+            raise ValueError("headers are a column, or the same for all rows, not both")
+        self._rows = _rows(batch)._replace(same_headers=same_headers)
+
+    def plan(self, max_records: int, max_bytes: int) -> list[tuple[int, int]]:
+        """The ranges of rows to pass to `encode` so that each batch is within the limits."""
+        return kernel.columns.split_rows(self._rows, max_records, max_bytes)
+
+    def encode(self, now_ms: int, codec: int, start: int, stop: int) -> kernel.Draft:
+        """One batch of the rows [start, stop)."""
+        return kernel.columns.encode_columns(_cut(self._rows, start, stop), now_ms, codec)
 
 
 def _pyarrow() -> Any:
@@ -231,6 +251,34 @@ def _rows(batch: pa.RecordBatch) -> Rows:
         _binary(columns["key"], "key") if "key" in names else None,
         _integers(lib, columns["timestamp"]) if "timestamp" in names else None,
         _header_lists(lib, columns["headers"]) if "headers" in names else None,
+    )
+
+
+def _cut(rows: Rows, start: int, stop: int) -> Rows:
+    """The rows [start, stop). The twins check what comes of offsets that are not valid."""
+    if (start, stop) == (0, rows.rows):
+        return rows
+    count, headers = stop - start, rows.headers
+    if headers is not None:
+        offsets = memoryview(headers.offsets).cast("B").cast("q")
+        base = offsets[start]
+        first, pairs = base - headers.base, offsets[stop] - base
+        headers = HeaderLists(
+            count,
+            headers.skip + start,
+            headers.validity,
+            base,
+            offsets[start : stop + 1],
+            headers.names._replace(rows=pairs, skip=headers.names.skip + first),
+            headers.values._replace(rows=pairs, skip=headers.values.skip + first),
+        )
+    return Rows(
+        count,
+        rows.value._replace(rows=count, skip=rows.value.skip + start),
+        rows.key and rows.key._replace(rows=count, skip=rows.key.skip + start),
+        rows.timestamp and rows.timestamp._replace(rows=count, skip=rows.timestamp.skip + start),
+        headers,
+        rows.same_headers,
     )
 
 

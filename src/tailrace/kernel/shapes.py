@@ -53,13 +53,15 @@ class HeaderLists(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Records to encode; the columns have the same number of rows."""
+    """Records to encode; the columns have the same number of rows. Headers are a column, or the
+    same for all of them: as `encode_headers` made them, which is believed."""
 
     rows: int
     value: Binary
     key: Binary | None = None
     timestamp: Integers | None = None
     headers: HeaderLists | None = None
+    same_headers: bytes | None = None
 
 
 class Wanted(NamedTuple):

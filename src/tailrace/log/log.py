@@ -296,10 +296,9 @@ class Log:
         writer = self._writing()
         first_offset, end_offset, count = -1, 0, 0
         for batch in data.to_batches() if hasattr(data, "to_batches") else [data]:
-            limit = self.options.max_batch_bytes
-            for start, stop in arrow.plan_batches(batch, MAX_COUNT, limit):
-                now_ms = self._wall_ms()
-                draft = arrow.encode_arrow(batch, now_ms, self._codec, start, stop)
+            source = arrow.Source(batch)
+            for start, stop in source.plan(MAX_COUNT, self.options.max_batch_bytes):
+                draft = source.encode(self._wall_ms(), self._codec, start, stop)
                 try:
                     offset = writer.append(draft)
                 except NotWritten as error:

@@ -41,6 +41,7 @@ _TAKES: Final = {
 }
 # What a table has that is read, so that it can be written as it is.
 IGNORED: Final = ("offset", "partition", "timestampType")
+_IN_HEADERS: Final = {"headers", "topic", "routing_key", "message_id", "expires_at", "ttl"}
 
 _PAIR: Final[Any] = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
 _NUMBER: Final = b"0"  # stands where a publisher without ids of its own would count
@@ -72,21 +73,26 @@ def check_schema(schema: Any) -> list[str]:
 
 class Encoder:
     """Makes batches as the log takes them (`value`, `key`, `timestamp`, `headers`) of those of one
-    queue. Not thread-safe."""
+    queue. Those have no `headers` whose rows all have the same: these are `same_headers`. Not
+    thread-safe."""
 
     def __init__(self, queue: str, ttl_ms: int, now_ms: int) -> None:
         """`ttl_ms`: how long messages of the queue live that say nothing of it; 0 for ever."""
         self._queue = queue
         self._ttl_ms = ttl_ms
         self._now_ms = now_ms
-        self._constant: Any = None
+
+    @property
+    def same_headers(self) -> list[tuple[str, bytes]]:
+        """What a row has as headers that says nothing of them."""
+        lists = _lists(self._parts({}, 1), 1)
+        return [(pair["key"], pair["value"]) for pair in lists[0].as_py()]
 
     def records(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = {name: rows.column(name) for name in rows.schema.names}
-        made: dict[str, Any] = {
-            "value": columns["value"],
-            "headers": self._headers(columns, rows.num_rows),
-        }
+        made: dict[str, Any] = {"value": columns["value"]}
+        if columns.keys() & _IN_HEADERS:
+            made["headers"] = _lists(self._parts(columns, rows.num_rows), rows.num_rows)
         if "key" in columns:
             made["key"] = pc.fill_null(columns["key"].cast(pa.binary()), b"")
         else:  # a message without a key has an empty one
@@ -96,21 +102,6 @@ class Encoder:
         return pa.RecordBatch.from_pydict(made)
 
     # --- headers ----------------------------------------------------------------------------
-
-    def _headers(self, columns: dict[str, Any], rows: int) -> Any:
-        varies = columns.keys() & {
-            "headers",
-            "topic",
-            "routing_key",
-            "message_id",
-            "expires_at",
-            "ttl",
-        }
-        if not varies:
-            if self._constant is None or len(self._constant) < rows:
-                self._constant = _lists(self._parts({}, rows), rows)
-            return self._constant.slice(0, rows)
-        return _lists(self._parts(columns, rows), rows)
 
     def _parts(self, columns: dict[str, Any], rows: int) -> list[_Part]:
         """The headers in the order in which each row has them."""

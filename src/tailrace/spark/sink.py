@@ -24,8 +24,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace import hooks
 from tailrace.errors import ConfigError, Full
-from tailrace.kernel import MAX_COUNT, Record, encode
-from tailrace.kernel.arrow import encode_arrow, plan_batches
+from tailrace.kernel import MAX_COUNT, Record, encode, encode_headers
+from tailrace.kernel.arrow import Source
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
 from tailrace.log.adoption import Piece
 from tailrace.log.fs import OsFileSystem
@@ -290,6 +290,8 @@ class _Staging:
         self._now_ms = time.time_ns() // 1_000_000
         self._most = queue.limits.max_message_size
         self._encoder = Encoder(queue.name, queue.limits.message_ttl_ms, self._now_ms)
+        self._same_headers = self._encoder.same_headers
+        self._raw_headers = encode_headers(self._same_headers)
         self._stage = Stage(OsFileSystem(), folder, transaction.name, options.segment_bytes)
         self._marks = [
             (PRODUCER_HEADER, transaction.producer.encode()),
@@ -299,19 +301,32 @@ class _Staging:
     def add(self, rows: pa.RecordBatch) -> None:
         records = self._encoder.records(rows)
         self._check_sizes(records)
-        for start, stop in plan_batches(records, MAX_COUNT, _BATCH_BYTES):
+        has_headers = "headers" in records.schema.names
+        source = Source(records, None if has_headers else self._raw_headers)
+        for start, stop in source.plan(MAX_COUNT, _BATCH_BYTES):
             if self._marks:  # one batch that says whose it is, in what each task has written
-                first = _record(records, start)
+                first = self._record(records, start)
                 self._stage.add(encode([first], self._now_ms, self._codec, self._marks))
                 self._marks = []
                 start += 1
             if start < stop:
-                draft = encode_arrow(records, self._now_ms, self._codec, start, stop)
-                self._stage.add(draft)
+                self._stage.add(source.encode(self._now_ms, self._codec, start, stop))
+
+    def _record(self, records: pa.RecordBatch, row: int) -> Record:
+        """A row as a record."""
+        found = records.slice(row, 1).to_pylist()[0]
+        headers = self._same_headers
+        if "headers" in found:
+            headers = [(pair["key"], pair["value"]) for pair in found["headers"]]
+        value = found["value"]
+        value = value.encode() if isinstance(value, str) else value
+        return Record(None, found.get("timestamp"), found["key"], value, headers)
 
     def _check_sizes(self, records: pa.RecordBatch) -> None:
+        if not self._most:
+            return
         largest = pc.max(pc.binary_length(records.column("value"))).as_py()
-        if self._most and largest is not None and largest > self._most:
+        if largest is not None and largest > self._most:
             raise Full(
                 f"a value has {largest:,} bytes, and limits.max_message_size of the queue "
                 f"{self.queue.name!r} is {self._most:,}"
@@ -322,12 +337,3 @@ class _Staging:
 
     def close(self) -> None:
         self._stage.close()
-
-
-def _record(records: pa.RecordBatch, row: int) -> Record:
-    """A row as a record."""
-    found = records.slice(row, 1).to_pylist()[0]
-    headers = [(pair["key"], pair["value"]) for pair in found["headers"]]
-    value = found["value"]
-    value = value.encode() if isinstance(value, str) else value
-    return Record(None, found.get("timestamp"), found["key"], value, headers)

@@ -22,7 +22,8 @@ cdef struct Source:
     Py_ssize_t size
 
 cdef struct Table:
-    # Records to encode; timestamps and lists are NULL if there are none.
+    # Records to encode; timestamps, lists and the headers that are the same for all are NULL if
+    # there are none.
     Py_ssize_t rows
     Source value
     Source key
@@ -35,6 +36,7 @@ cdef struct Table:
     int64_t lists_base
     Source names
     Source values
+    Span same
 
 cdef struct Encoding:
     int64_t now

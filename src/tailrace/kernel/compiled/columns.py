@@ -125,7 +125,10 @@ def open_table(buffers, table, rows):
         rows.timestamps_validity = open_bitmap(buffers, column, "timestamp")
         rows.timestamps = buffers.read(column.data, 8 * (column.skip + column.rows), "timestamp")
     column = table.headers
-    if column is not None:
+    if table.same_headers is not None:
+        rows.same.data = buffers.read(table.same_headers, 1, "headers")
+        rows.same.size = len(table.same_headers)
+    elif column is not None:
         if column.rows < table.rows or column.skip < 0 or column.base < 0:
             raise invalid_column("headers")
         rows.lists_skip = column.skip
@@ -202,6 +205,9 @@ def row_of(rows, index, row):
     row.size = stored(row.key) + stored(row.value)
     row.header_count = 0
     row.first_header = 0
+    if rows.same.data != cython.NULL:
+        row.size += rows.same.size
+        return FINE
     if rows.lists != cython.NULL and not is_null(rows.lists_validity, index + rows.lists_skip):
         start: int64_t = number_at(rows.lists, index)
         stop: int64_t = number_at(rows.lists, index + 1)
@@ -287,19 +293,27 @@ def put_rows(rows, work, out, end):
     i: cython.Py_ssize_t
     timestamp: int64_t
     problem: cython.int
+    needed: cython.Py_ssize_t
     start: Target = out
+    if rows.same.size > 1:  # more than the number 0
+        work.flags |= _HAS_HEADERS
     for index in range(rows.rows):
         problem = row_of(rows, index, cython.address(row))
         if problem:
             return problem
-        if OVERHEAD + max(row.key.size, 0) + max(row.value.size, 0) > end - out:
+        needed = OVERHEAD + max(row.key.size, 0) + max(row.value.size, 0) + rows.same.size
+        if needed > end - out:
             return NO_ROOM
         timestamp = timestamp_of(rows, index, work.now)
         work.newest = max(work.newest, timestamp)
         out = put_record(out, index, subtract(timestamp, work.now), row.key, row.value)
-        out = put_uvarint(out, row.header_count)
         if row.key.size >= 0:
             work.flags |= _HAS_KEYS
+        if rows.same.data != cython.NULL:
+            memcpy(out, rows.same.data, rows.same.size)
+            out += rows.same.size
+            continue
+        out = put_uvarint(out, row.header_count)
         if row.header_count:
             work.flags |= _HAS_HEADERS
         for i in range(row.first_header, row.first_header + row.header_count):

@@ -133,7 +133,7 @@ def encode_columns(table: Rows, now_ms: int, codec: int = NONE) -> Draft:
     timestamps = _integers(table.timestamp, table.rows, now_ms)
     keys = _optional_binary(table.key, table.rows, "key")
     values = _binary(table.value, table.rows, "value")
-    headers = _header_lists(table.headers, table.rows)
+    headers = _headers(table)
     flags = HAS_TIMESTAMP
     if any(key is not None for key in keys):
         flags |= HAS_KEYS
@@ -162,7 +162,7 @@ def split_rows(table: Rows, max_records: int, max_bytes: int) -> list[tuple[int,
         return ranges
     keys = _optional_binary(table.key, table.rows, "key")
     values = _binary(table.value, table.rows, "value")
-    headers = _header_lists(table.headers, table.rows)
+    headers = _headers(table)
     timestamp_bytes = 1 if table.timestamp is None else _LONGEST_VARINT
     start = used = 0
     for row, (key, value, raw) in enumerate(zip(keys, values, headers, strict=True)):
@@ -295,8 +295,14 @@ def _binary(column: Binary, least: int, name: str) -> list[bytes | None]:
     return fields
 
 
-def _header_lists(column: HeaderLists | None, count: int) -> list[bytes]:
+def _headers(table: Rows) -> list[bytes]:
     """Each row's headers as they are on disk."""
+    if table.same_headers is not None:
+        return [table.same_headers] * table.rows
+    return _header_lists(table.headers, table.rows)
+
+
+def _header_lists(column: HeaderLists | None, count: int) -> list[bytes]:
     if column is None:
         return [NO_HEADERS] * count
     if column.rows < count or column.skip < 0 or column.base < 0:
