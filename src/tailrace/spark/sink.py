@@ -40,6 +40,7 @@ from tailrace.spark.encoding import IGNORED, Encoder, check_schema
 from tailrace.spark.options import SinkOptions
 from tailrace.spark.planning import Place
 from tailrace.spark.versions import HAS_ARROW_STREAMS, StreamArrowWriter
+from tailrace.spark.workers import settle
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
@@ -97,6 +98,7 @@ class _Writer:
     # --- in a task --------------------------------------------------------------------------
 
     def _stage(self, batches: Iterator[pa.RecordBatch], transaction: Transaction) -> Staged:
+        settle()
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         place = Place(self._options.path)
@@ -122,6 +124,7 @@ class _Writer:
     # --- in the driver ----------------------------------------------------------------------
 
     def _publish(self, messages: list[Any]) -> None:
+        settle()
         staged = sorted(
             (each for each in messages if isinstance(each, Staged)),
             key=lambda each: each.partition,

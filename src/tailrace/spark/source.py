@@ -26,6 +26,7 @@ from tailrace.spark.columns import Projection, ddl
 from tailrace.spark.options import SinkOptions, SourceOptions, Start
 from tailrace.spark.planning import Place, Range, Split, cut, lost, pack, read
 from tailrace.spark.versions import COUNTS_WITHOUT_COLUMNS, LIMITS
+from tailrace.spark.workers import settle
 
 _InSteps: Any = object if LIMITS is None else LIMITS.SupportsTriggerAvailableNow
 
@@ -34,6 +35,10 @@ __all__ = ["TailraceSource"]
 
 class TailraceSource(DataSource):
     """`format("tailrace")`."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        settle()
 
     @classmethod
     def name(cls) -> str:
@@ -121,6 +126,7 @@ class _Reader:
 
     def read(self, partition: Any) -> Iterator[Any]:
         """In a task."""
+        settle()
         if not isinstance(partition, _Part):
             return iter(())  # an empty table is one partition of nothing
         options = self._options
@@ -137,6 +143,7 @@ class BatchReader(_Reader, DataSourceReader):
     """`spark.read`."""
 
     def partitions(self) -> Any:
+        settle()
         place = Place(self._options.path)
         chosen = self._chosen(place)
         self._options.check_offsets(chosen)
