@@ -39,6 +39,7 @@ __all__ = [
 _FIRST_READ = 16 << 10  # one index interval and a batch of usual size, for reads of one record
 _HOPS = 1_000  # to find out whether a segment has large batches
 LARGEST_READ = 2 << 20  # stays in the processor's cache while it is checked and decoded
+LARGEST_KEPT = (16 << 20) + HEADER_SIZE  # a batch as large as the options make them
 
 
 class Region(NamedTuple):
@@ -101,7 +102,7 @@ class Chunks:
             size = min(max(self._read_size, left), self._stop - self.position)
             rest = bytes(memoryview(self._buffer)[self._handed_out : self._filled])
             buffer = self._buffer
-            if isinstance(buffer, bytes) or not size <= len(buffer) <= 4 * LARGEST_READ:
+            if isinstance(buffer, bytes) or not size <= len(buffer) <= LARGEST_KEPT:
                 buffer = bytearray(size)
             buffer[:left] = rest
             self._buffer, self._filled, self._handed_out = buffer, left, 0
