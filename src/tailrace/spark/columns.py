@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from tailrace.errors import ConfigError
-from tailrace.queue.addresses import ROOT
+from tailrace.queue.addresses import ROOT, address_of
 from tailrace.queue.topics import matches
 
 if TYPE_CHECKING:
@@ -205,6 +205,8 @@ class Decoder:
                 return self._headers(batch.column("headers"))
 
     def _routing_key(self, topic: Any) -> Any:
+        if pc.all(pc.equal(topic, address_of(self._queue)), min_count=0).as_py():
+            return pa.repeat(pa.scalar("", pa.string()), len(topic))  # which is quicker
         root = f"{ROOT}/{self._queue}/"
         behind = pc.utf8_slice_codeunits(topic, len(root))
         return pc.if_else(pc.fill_null(pc.starts_with(topic, root), False), behind, "")
@@ -252,6 +254,8 @@ def _moment(milliseconds: int) -> Any:
 
 def _numbers(column: Any) -> Any:
     """Milliseconds as text; null where it is no number, or one that microseconds cannot tell."""
+    if column.null_count == len(column):  # as it mostly is
+        return pa.nulls(len(column), pa.int64())
     is_number = pc.match_substring_regex(column, rb"\A[0-9]{1,15}\z")
     return pc.if_else(is_number, column, None).cast(pa.string()).cast(pa.int64())
 
