@@ -112,7 +112,7 @@ def range_of_time(setting: Setting) -> Row:
         first_ms, last_ms = 1_000 * (records // 2), 1_000 * (records // 2 + records // 100)
 
         def run() -> Sample:
-            with counted, place.log("events") as log:
+            with counted, place.log("events", queue.incarnation) as log:
                 assert log is not None
                 began = time.perf_counter()
                 first, last = log.offset_at(first_ms), log.offset_at(last_ms)

@@ -114,7 +114,7 @@ def test_a_plan_has_each_row_once(case: Case) -> None:
     with made(case) as (folder, expected, first, last):
         place = Place(folder)
         queue = place.queues()["q"]
-        with place.log("q") as log:
+        with place.log("q", queue.incarnation) as log:
             assert log is not None
             ranges = list(cut(log, queue, first, last, case.split_bytes))
         bounds = [first, *(part.last for part in ranges)]

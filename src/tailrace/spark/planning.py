@@ -21,6 +21,7 @@ from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.registry import Registry
 from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Decoder, Projection, Rows
+from tailrace.spark.kept import kept_log
 
 __all__ = ["Place", "Range", "Split", "cut", "pack", "read"]
 
@@ -68,14 +69,12 @@ class Place:
             return registry.current()
 
     @contextlib.contextmanager
-    def log(self, queue: str) -> Iterator[Log | None]:
+    def log(self, queue: str, incarnation: str) -> Iterator[Log | None]:
         """The log of a queue; `None` if nobody has used it yet."""
-        try:
-            log = Log(self._layout.segments(queue), read_only=True)
-        except (FileNotFoundError, NotADirectoryError):
-            yield None
-            return
-        with log:
+        with contextlib.ExitStack() as stack:
+            log = None
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                log = stack.enter_context(kept_log(self._layout.segments(queue), incarnation))
             yield log
 
     def folder(self, queue: str) -> str:
@@ -128,7 +127,7 @@ def read(
     for part in split.ranges:
         place.check_same(part.queue, part.incarnation)
         decoder = Decoder(part.queue, projection, rows)
-        with place.log(part.queue) as log:
+        with place.log(part.queue, part.incarnation) as log:
             if log is None:
                 folder = place.folder(part.queue)
                 raise ConfigError(

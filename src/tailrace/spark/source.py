@@ -112,7 +112,7 @@ class _Reader:
         split_bytes: int,
     ) -> Iterator[Range]:
         for queue, first, last in wanted.values():
-            with place.log(queue.name) as log:
+            with place.log(queue.name, queue.incarnation) as log:
                 if log is not None and first < last:
                     yield from cut(log, queue, self._readable(log, first), last, split_bytes)
 
@@ -152,7 +152,7 @@ class BatchReader(_Reader, DataSourceReader):
 
     def _bounds(self, place: Place, queue: QueueSettings) -> tuple[int, int]:
         options = self._options
-        with place.log(queue.name) as log:
+        with place.log(queue.name, queue.incarnation) as log:
             if log is None:
                 return 0, 0
             first = offset_of(
@@ -207,7 +207,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         chosen = self._chosen(place)
         options.check_offsets(chosen)
         for name, queue in chosen.items():
-            with place.log(name) as log:
+            with place.log(name, queue.incarnation) as log:
                 offset = 0
                 if log is not None:
                     given = options.start, options.starting_ms
@@ -243,7 +243,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         found = {}
         for name, queue in self._chosen(place).items() if names else ():
             if name in names:
-                with place.log(name) as log:
+                with place.log(name, queue.incarnation) as log:
                     found[name] = [0 if log is None else log.start_offset, queue.incarnation]
         return found
 
@@ -251,7 +251,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         place = Place(self._options.path)
         found = {}
         for name, queue in self._chosen(place).items():
-            with place.log(name) as log:
+            with place.log(name, queue.incarnation) as log:
                 found[name] = [0 if log is None else log.end_offset, queue.incarnation]
         return found
 
@@ -266,7 +266,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
             first, known = start.get(name, (None, incarnation))
             place.check_same(name, known)
             if first is None:  # it was made since, so all of it is new
-                with place.log(name) as log:
+                with place.log(name, incarnation) as log:
                     first = 0 if log is None else log.start_offset
             wanted[name] = there[name], first, last
         return self._splits(place, wanted)

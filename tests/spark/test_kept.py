@@ -1,0 +1,96 @@
+"""Logs that workers of Spark keep open between two calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from tailrace import Store
+from tailrace.errors import Closed, OffsetOutOfRange
+from tailrace.spark import kept
+from tailrace.spark.kept import kept_log
+from tests.spark.support import read
+
+
+@pytest.fixture
+def in_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """As if this were a process of Spark's; what it keeps."""
+    held: dict[str, Any] = {}
+    monkeypatch.setattr(kept, "is_worker", lambda: True)
+    monkeypatch.setattr(kept, "_kept", held)
+    yield held
+    for _, log in held.values():
+        log.close()
+
+
+def values(path: Path, **options: Any) -> list[bytes]:
+    return [row["value"] for row in read(path, "value", queue="q", **options)]
+
+
+def test_what_is_kept_sees_what_comes(tmp_path: Path, in_worker: dict[str, Any]) -> None:
+    with Store(str(tmp_path), upkeep=False) as store:
+        stream = store.stream("q", flush="async")
+        stream.publish(b"a")
+        assert values(tmp_path) == [b"a"]
+        [(_, log)] = in_worker.values()
+        stream.publish(b"b")
+        assert values(tmp_path) == [b"a", b"b"]
+    with Store(str(tmp_path), upkeep=False) as store:  # another writer
+        store.stream("q").publish(b"c")
+    assert values(tmp_path) == [b"a", b"b", b"c"]
+    assert [each for _, each in in_worker.values()] == [log]
+
+
+def test_a_queue_that_was_made_anew(tmp_path: Path, in_worker: dict[str, Any]) -> None:
+    with Store(str(tmp_path), upkeep=False) as store:
+        store.stream("q").publish_many([b"a", b"b"])
+        assert values(tmp_path) == [b"a", b"b"]
+        [(_, log)] = in_worker.values()
+        store.delete("q")
+        store.stream("q").publish(b"c")
+        assert values(tmp_path) == [b"c"]
+    with pytest.raises(Closed):
+        list(log.read())
+
+
+def test_one_that_is_in_use_is_not_shared(tmp_path: Path, in_worker: dict[str, Any]) -> None:
+    folder = make_log(tmp_path, "l")
+    with kept_log(folder, "1") as one, kept_log(folder, "1") as other:
+        assert one is not other
+    with kept_log(folder, "1") as again:
+        assert again is one
+    assert len(in_worker) == 1
+
+
+def test_few_are_kept(tmp_path: Path, in_worker: dict[str, Any]) -> None:
+    for number in range(kept._MOST + 3):
+        with kept_log(make_log(tmp_path, f"l{number}"), "1"):
+            pass
+    assert len(in_worker) == kept._MOST
+
+
+def test_none_is_kept_after_an_error(tmp_path: Path, in_worker: dict[str, Any]) -> None:
+    with pytest.raises(OffsetOutOfRange), kept_log(make_log(tmp_path, "l"), "1") as log:
+        log.read(7)
+    assert not in_worker
+
+
+@pytest.mark.parametrize("incarnation", ["", "1"])
+def test_none_is_kept_elsewhere(tmp_path: Path, incarnation: str) -> None:
+    """Not in a process of the user's, and not where a queue made anew would look the same."""
+    with kept_log(make_log(tmp_path, "l"), incarnation):
+        pass
+    assert not kept._kept
+
+
+def make_log(path: Path, name: str) -> str:
+    from tailrace import Log
+
+    with Log(str(path / name), upkeep=False) as log:
+        log.append_one(b"x")
+    return str(path / name)
