@@ -159,7 +159,9 @@ def write_parquet(found: DataFrame, folder: str) -> int | None:
         try:
             found.write.mode("error").parquet(f"file://{place}")
         except KeyboardInterrupt:
-            found.sparkSession.stop()  # its tasks would go on, and write to what is removed
+            from tailrace.spark.session import end_jvm
+
+            end_jvm()  # its tasks would go on, and write to what is removed
             raise
         return _count(place)
 

@@ -25,7 +25,7 @@ from tailrace.errors import TailraceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["local_session"]
+__all__ = ["end_jvm", "local_session"]
 
 _OLDEST_JAVA: Final = 17
 _INSTALL_JAVA: Final = (
@@ -37,7 +37,10 @@ _MAGIC: Final = bytes.fromhex("a8ab0bf0")  # of an archive on top of the JVM's o
 _PATIENCE_S: Final = 600
 _DAY_S: Final = 86_400
 _UNUSED_S: Final = 60 * _DAY_S  # after which an archive is taken for that of an older version
+_ENDING_S: Final = 10
 _REFUSED: Final = re.compile(r"\[cds\b.*\] (UseSharedSpaces: |Unable to use)")
+
+_jvm: subprocess.Popen[bytes] | None = None  # that `local_session` has started
 
 
 def local_session(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -122,7 +125,22 @@ def _start_jvm(settings: dict[str, Any]) -> None:
         if archive is not None and said is not None and _REFUSED.search(_text(said)):
             archive.drop()
     if gateway.proc is not None:
+        global _jvm
+        _jvm = gateway.proc
         atexit.register(_leave, gateway.proc)
+
+
+def end_jvm() -> None:
+    """End Spark with all that it is at, and return when it has ended. For a process that was
+    interrupted and is about to end: to ask Spark to stop may fail then, in the middle of an answer.
+    Nothing of Spark's works after it."""
+    if _jvm is not None:
+        _jvm.terminate()  # it removes its files
+        try:
+            _jvm.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            _jvm.kill()
+            _jvm.wait()
 
 
 @contextlib.contextmanager
