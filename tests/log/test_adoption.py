@@ -11,6 +11,7 @@ import pytest
 
 from tailrace import Corrupt, Log, NotWritten
 from tailrace.kernel import encode
+from tailrace.log import staging
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
 from tailrace.log.adoption import Piece
 from tailrace.log.fs import FileSystem, OsFileSystem
@@ -25,6 +26,7 @@ from tailrace.testing import (
     SimulatedDisk,
     every_call,
 )
+from tailrace.testing.disk import SimulatedFile
 from tests.log.test_repair import WRITES
 from tests.log.test_writer_deaths import Death, let_go, problems
 
@@ -83,6 +85,21 @@ def batches(request: pytest.FixtureRequest) -> list[list[bytes]]:
     if request.param == "small":
         return [names("a", 3), names("b", 2)]
     return large("x") if request.param == "large" else [b for n in range(5) for b in large(str(n))]
+
+
+def test_what_is_staged_is_sent_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte once; and all of it is synced in the end."""
+    sent: list[tuple[int, int]] = []
+    disk = SimulatedDisk()
+    monkeypatch.setattr(staging, "_AT_ONCE", 300)
+    monkeypatch.setattr(SimulatedFile, "start_sync", lambda _, *part: sent.append(part))
+    [piece] = stage(disk, large("x"))
+    assert len(sent) == 3
+    ends = [position + size for size, position in sent]
+    assert [0, *ends] == [*(position for _, position in sent), piece.size]
+    disk.crash(0)
+    file = disk.open(staging_path(FOLDER, piece.path))
+    assert file.size() == piece.size
 
 
 @pytest.mark.parametrize("flush", MODES)

@@ -20,6 +20,7 @@ from tailrace.log.sidefiles import side_path
 
 __all__ = ["Stage", "discard", "pack", "staging_path", "sweep"]
 
+_AT_ONCE = 8 << 20  # so much is sent to the disk while the next is made
 ABANDONED_MS = 24 * 3_600_000
 
 
@@ -43,6 +44,7 @@ class Stage:
         self._file: File | None = None
         self._pieces: list[Piece] = []
         self._current = Piece("", 0, 0, 0)
+        self._sent = 0  # how much of the file is on its way to the disk
         fs.make_dirs(staging_path(folder, transaction))
 
     def add(self, draft: Draft) -> None:
@@ -54,6 +56,7 @@ class Stage:
             path = staging_path(self._folder, name)
             self._file = self._fs.open(path, write=True, create=True)
             self._current = Piece(name, 0, 0, draft.max_timestamp)
+            self._sent = 0
         current = self._current
         write_all(self._file, draft.place(current.records), current.size)
         self._current = Piece(
@@ -62,6 +65,10 @@ class Stage:
             current.records + draft.count,
             max(current.max_timestamp, draft.max_timestamp),
         )
+        unsent = self._current.size - self._sent
+        if unsent >= _AT_ONCE:
+            self._file.start_sync(unsent, self._sent)
+            self._sent = self._current.size
 
     def _end_file(self) -> None:
         assert self._file is not None
