@@ -73,7 +73,7 @@ def master(tmp_path: Path) -> Iterator[str]:
                 start_new_session=True,
             )
             processes.append(process)
-            if len(processes) == 1:  # a worker that finds no master tries again after ten seconds
+            if len(processes) == 1:  # a worker that finds no master waits before it tries again
                 wait_for(port, tmp_path / "cluster.log")
         wait_for_workers(web, tmp_path / "cluster.log")
         yield address

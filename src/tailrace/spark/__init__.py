@@ -53,7 +53,7 @@ def views(spark: SparkSession, path: str, *, headers: bool = False) -> list[str]
     """A temporary view for each queue of a store, by its name; which they are.
 
     With `headers` they have that column, too. Spark tells no source which columns a query needs, so
-    it would be decoded for every query, and it is the dearest.
+    it is decoded for every query then.
     """
     from tailrace.spark.builder import make_views
 
