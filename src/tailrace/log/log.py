@@ -241,9 +241,7 @@ class Log:
 
     def append_draft(self, draft: Draft) -> Receipt:
         """Append a batch that was encoded before."""
-        writer = self._writer
-        if writer is None:
-            writer = self._writing()
+        writer = self._writing()
         if draft.size > self._max_batch_size:
             raise too_large(draft.size - HEADER_SIZE, self.options.max_batch_bytes)
         offset = writer.append(draft)
