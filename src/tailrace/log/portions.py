@@ -62,9 +62,8 @@ class Portions:
         self._special = special
         self._region: Region | None = None
         self._is_ours = False  # its data: nobody else changes them
-        self._plain: memoryview | None = (
-            None  # its data if it is plain, else empty, if somebody asked
-        )
+        # Its data if it is plain, empty if it is not, `None` as long as nobody has asked.
+        self._plain: memoryview | None = None
         self._portion = 1
 
     def _load(self) -> Region | None:
