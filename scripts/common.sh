@@ -3,6 +3,7 @@
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 cd -- "$root"
 venv=$root/.venv
+unset PYTHONDONTWRITEBYTECODE # hundreds of tests start a process: each would compile all anew
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "$(basename -- "$0"): $*"; exit 1; }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.project import LIGHT_JVM
 from tests.threads import no_thread_left
 
 __all__ = ["no_thread_left"]
@@ -20,11 +21,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Machines that run tests are shared and slow at times: a deadline would only test them.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", LIGHT_JVM)  # for every Spark that a test starts
+
+# Machines that run tests are shared and slow at times: a deadline would only test them. A change
+# is judged by the same examples each time; the long run looks for new ones.
 settings.register_profile(
-    "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "default",
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
+settings.register_profile(
+    "long", settings.get_profile("default"), derandomize=False, max_examples=2_000
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

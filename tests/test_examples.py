@@ -23,7 +23,6 @@ from tests.project import ROOT, has_java
 EXAMPLES = ROOT / "examples"
 TIMEOUT_S = 240  # Spark takes its time where others use the machine, too
 NEEDS_JAVA = pytest.mark.skipif(not has_java(), reason="Java is missing")
-SPARK = [pytest.mark.xdist_group("spark"), NEEDS_JAVA]
 PYTHON = [sys.executable, "-u", "-W", "error::ResourceWarning"]
 
 
@@ -51,7 +50,9 @@ def number_before(words: str, text: str) -> int:
 def examples() -> list[Any]:
     found = sorted(EXAMPLES.glob("*.py"))
     return [
-        pytest.param(path, marks=SPARK if path.name == "spark_pipeline.py" else [], id=path.name)
+        pytest.param(
+            path, marks=NEEDS_JAVA if path.name == "spark_pipeline.py" else [], id=path.name
+        )
         for path in found
     ]
 
@@ -112,7 +113,6 @@ def test_stream_replay(tmp_path: Path) -> None:
             assert committed == {"alarms": 5 * times, "report": 5 * times}
 
 
-@pytest.mark.xdist_group("spark")
 @NEEDS_JAVA
 def test_spark_pipeline(tmp_path: Path) -> None:
     assert run("spark_pipeline.py", tmp_path).splitlines() == [

@@ -13,10 +13,7 @@ import pytest
 
 from tests.project import ROOT, has_java
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.skipif(not has_java(), reason="Java is missing"),
-]
+pytestmark = pytest.mark.skipif(not has_java(), reason="Java is missing")
 
 RUN = """
 import json, sys

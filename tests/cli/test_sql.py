@@ -18,15 +18,9 @@ import pytest
 
 import tailrace
 from tests.cli.conftest import Shell
-from tests.project import LIGHT_JVM, has_java
+from tests.project import has_java
 
-# One Spark after the other, where several processes run tests.
-SPARK = [
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.skipif(not has_java(), reason="Java is missing"),
-]
 T0 = 1_700_000_000_000
-LIGHT = {"SPARK_SUBMIT_OPTS": LIGHT_JVM}
 
 
 class Done(NamedTuple):
@@ -122,7 +116,7 @@ def ran(folder: Path) -> dict[str, Done]:
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
         cwd=folder,
-        env={**os.environ, "TZ": "America/New_York", "COLUMNS": "60", **LIGHT},
+        env={**os.environ, "TZ": "America/New_York", "COLUMNS": "60"},
         input=json.dumps(lines),
         capture_output=True,
         text=True,
@@ -150,7 +144,7 @@ def refused(done: Done) -> str:
     return done.err.removeprefix("tailrace: ").rstrip()
 
 
-pytestmark = SPARK
+pytestmark = pytest.mark.skipif(not has_java(), reason="Java is missing")
 
 
 def test_tables(ran: dict[str, Done]) -> None:
@@ -251,7 +245,6 @@ def test_it_is_interrupted(shell: Shell) -> None:
     """While it writes rows; and in the middle of a long job, of which nothing is left then."""
     with tailrace.open(shell.store) as store:
         store.queue("orders").publish(b"1")
-    shell.environment |= LIGHT
     rows = "SELECT id FROM range(0, 100000000, 1, 1000)"
     job = "SELECT id FROM range(0, 1000000000000, 1, 2) WHERE id % 7 > 6"
     with (

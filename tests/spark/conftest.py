@@ -16,19 +16,17 @@ from typing import Any
 import pytest
 
 import tailrace
-from tests.project import LIGHT_JVM, has_java
+from tests.project import has_java
 
 FOLDER = Path(__file__).parent
 SOURCES = Path(tailrace.__file__).parent.parent
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if FOLDER in item.path.parents:
             # py4j leaves its sockets to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-            if config.pluginmanager.hasplugin("xdist"):
-                item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -53,7 +51,6 @@ def session_environment() -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(paths),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": LIGHT_JVM,
     }
 
 

@@ -39,7 +39,6 @@ def environment() -> dict[str, str]:
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": LIGHT_JVM,
         "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_SUBMIT_OPTS": LIGHT_JVM,
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PYTHONWARNINGS": "ignore",

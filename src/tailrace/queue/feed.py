@@ -62,7 +62,7 @@ class Feed:
             self._next = self._tailing.position if portions is None else portions.position
         else:
             taken = [ahead.popleft() for _ in range(limit)]
-            self._next = taken[-1].offset + 1  # type: ignore[operator]
+            self._next = ahead[0].offset  # type: ignore[assignment]
         return taken, self._next
 
     def promise(self, first: int, limit: int) -> tuple[Sequence[Promise], int]:
