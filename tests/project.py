@@ -8,6 +8,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 LIGHT_JVM = "-XX:TieredStopAtLevel=1"  # what a test does is over before more has paid
 BESIDE = {".git", ".venv", "build", "dist", "__pycache__"}
@@ -31,6 +33,9 @@ def project_files() -> tuple[Path, ...]:
 def has_java() -> bool:
     """Can Spark run here?"""
     return shutil.which("java") is not None or "JAVA_HOME" in os.environ
+
+
+NEEDS_JAVA = pytest.mark.skipif(not has_java(), reason="Java is missing")
 
 
 def relative(path: Path) -> str:

@@ -18,11 +18,10 @@ import persistqueue
 import pytest
 
 import tailrace
-from tests.project import ROOT, has_java
+from tests.project import NEEDS_JAVA, ROOT
 
 EXAMPLES = ROOT / "examples"
 TIMEOUT_S = 240  # Spark takes its time where others use the machine, too
-NEEDS_JAVA = pytest.mark.skipif(not has_java(), reason="Java is missing")
 PYTHON = [sys.executable, "-u", "-W", "error::ResourceWarning"]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.project import ROOT, has_java
+from tests.project import NEEDS_JAVA, ROOT
 
-pytestmark = pytest.mark.skipif(not has_java(), reason="Java is missing")
+pytestmark = NEEDS_JAVA
 
 RUN = """
 import json, sys

@@ -20,7 +20,7 @@ import tailrace
 from tailrace.cli import main
 from tailrace.queue.delays import Delayed
 from tests.cli.conftest import Shell
-from tests.cli.test_sql import SPARK
+from tests.project import NEEDS_JAVA
 
 
 class Case(NamedTuple):
@@ -163,7 +163,9 @@ def run(place: Shell, case: Case) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=SPARK) if n == "sql" else n for n in RIGHT])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=NEEDS_JAVA) if n == "sql" else n for n in RIGHT]
+)
 def test_it_does_what_it_says(place: Shell, name: str) -> None:
     assert RIGHT[name].line.startswith(name)
     done = run(place, RIGHT[name])

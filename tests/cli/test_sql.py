@@ -18,7 +18,7 @@ import pytest
 
 import tailrace
 from tests.cli.conftest import Shell
-from tests.project import has_java
+from tests.project import NEEDS_JAVA
 
 T0 = 1_700_000_000_000
 
@@ -144,7 +144,7 @@ def refused(done: Done) -> str:
     return done.err.removeprefix("tailrace: ").rstrip()
 
 
-pytestmark = pytest.mark.skipif(not has_java(), reason="Java is missing")
+pytestmark = NEEDS_JAVA
 
 
 def test_tables(ran: dict[str, Done]) -> None:
