@@ -175,6 +175,7 @@ def test_one_value_is_no_sequence(kernel: Twin, records: Any) -> None:
         ((5, b"v"), "record 1: key must be bytes or str, not int"),
         ((b"k", 5.5), "record 1: value must be bytes or str, not float"),
         ((b"k", b"v", 5), "headers must be"),
+        ((b"k", b"v", b"\1\1a\1b"), "headers must be"),  # as on the disk: only the log's own are
         ((b"k", b"v", {"a": 5}), "header 'a'"),
         ((b"k", b"v", {5: "a"}), "name must be a str"),
     ],
@@ -182,6 +183,27 @@ def test_one_value_is_no_sequence(kernel: Twin, records: Any) -> None:
 def test_elements_of_wrong_type(kernel: Twin, item: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         kernel.encode([b"fine", item], NOW)
+
+
+@pytest.mark.parametrize("number", [0, 7, 10, 123_456_789, 2**64 - 1])
+@pytest.mark.parametrize("given", [(b"k", b"v"), (None, b"v"), (b"", None), ("k", bytearray(b"v"))])
+def test_stamped_is_a_record_with_these_headers(
+    kernel: Twin, given: tuple[Any, Any], number: int
+) -> None:
+    key, value = given
+    head = kernel.encode_headers([("_topic", b"t"), ("_id", b"")])[:-1]
+    record = kernel.stamped(key, value, kernel.numbered(head, number))
+    headers = [("_topic", b"t"), ("_id", b"%d" % number)]
+    same = kernel.Record(key=key, value=value, headers=headers)
+    written = [bytes(kernel.encode([each], NOW).data) for each in (record, same)]
+    assert written[0] == written[1]
+    assert kernel.find_header(record, b"_id") == b"%d" % number
+    assert record == same  # which parses the headers
+
+
+def test_stamped_of_wrong_type(kernel: Twin) -> None:
+    with pytest.raises(TypeError, match="value must be bytes or str"):
+        kernel.stamped(b"k", 5, b"\0")
 
 
 def test_text_that_is_no_unicode(kernel: Twin) -> None:

@@ -35,9 +35,11 @@ FUNCTIONS = [
     "inflate",
     "is_plain",
     "measure_columns",
+    "numbered",
     "read_header",
     "s2_decompress",
     "split_rows",
+    "stamped",
     "tally",
 ]
 

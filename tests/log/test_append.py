@@ -182,3 +182,14 @@ def test_a_draft_that_is_too_large(open_log: OpenLog) -> None:
 def test_a_log_is_not_pickled(log: Log) -> None:
     with pytest.raises(TypeError, match="pass its path, and open it in the other process"):
         pickle.dumps(log)
+
+
+def test_headers_that_are_bytes_are_refused(tmp_path: Path) -> None:
+    """Even if they are what would be on the disk, which nobody has checked."""
+    with Log(tmp_path, flush="none") as log:
+        for headers in (b"", b"\1\1a\1b", "text"):
+            with pytest.raises(TypeError, match="headers must be a mapping"):
+                log.append_one(b"v", headers=headers)
+            with pytest.raises(TypeError, match="headers must be a mapping"):
+                log.append([(b"k", b"v"), (b"k", b"v", headers)])
+        assert log.end_offset == 0

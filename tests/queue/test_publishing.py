@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 import tailrace
-from tailrace import Queue, Record, Store
+from tailrace import Full, Queue, Record, Store
 from tests.queue.clocks import ManualClock
 from tests.queue.support import one
 
@@ -113,3 +116,48 @@ def test_times_of_fewer_digits(tmp_path: Path) -> None:
         queue = store.queue("q")
         queue.publish(b"x", ttl=5)
         assert [message.expires_at for message in queue.read()] == [12_000]
+
+
+# --- many at once -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ttl", [None, "1h", "100000d"])
+def test_many_are_what_they_are_one_by_one(tmp_path: Path, ttl: str | None) -> None:
+    """Whether all of them are plain values, or one is something else."""
+    values = [b"a", "b", None, (b"k", b"c"), (None, b"d"), ("k", "e", {"h": "i"}), bytearray(b"f")]
+    with Store(tmp_path, flush="none") as store:
+        queue = store.queue("q")
+        queue.publish_many(values, routing_key="r", ttl=ttl)
+        queue.publish_many([b"a", b"b"], routing_key="r", ttl=ttl)
+        for value in [*values, b"a", b"b"]:
+            key, content, headers = None, cast(Any, value), None
+            if isinstance(value, tuple):
+                key, content, headers = (*value, None)[:3]
+            queue.publish(content, key=key, headers=headers, routing_key="r", ttl=ttl)
+        records = list(queue.log.read(0))
+        described = [
+            (record.key, record.value, sorted(name for name, _ in record.headers.pairs))
+            for record in records
+        ]
+        assert described[:9] == described[9:]
+        assert {record.headers["_topic"] for record in records} == {b"$queue/q/r"}
+        assert len({record.headers["_id"] for record in records}) == 18
+
+
+def test_more_than_are_looked_at_together(tmp_path: Path) -> None:
+    with Store(tmp_path, flush="none") as store:
+        queue = store.queue("q")
+        numbers = [b"%d" % number for number in range(2500)]
+        queue.publish_many(number for number in numbers)
+        queue.publish_many([*numbers[:1500], ("k", b"x"), *numbers[:700]])
+        found = [record.value for record in queue.log.read(0)]
+        assert found == [*numbers, *numbers[:1500], b"x", *numbers[:700]]
+
+
+def test_one_of_many_that_is_too_large(tmp_path: Path) -> None:
+    with Store(tmp_path, flush="none") as store:
+        queue = store.queue("q", limits={"max_message_size": 10})
+        with pytest.raises(Full, match="11 bytes is more than the queue 'q' takes"):
+            queue.publish_many([b"x" * 10] * 1200 + [b"x" * 11])
+        assert queue.log.end_offset == 0
+        queue.publish_many([b"x" * 10] * 1200)

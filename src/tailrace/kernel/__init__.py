@@ -85,8 +85,10 @@ __all__ = [
     "inflate",
     "is_plain",
     "lock_now",
+    "numbered",
     "read_header",
     "s2_decompress",
+    "stamped",
     "tally",
     "unlock",
 ]
@@ -124,7 +126,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
     from tailrace.kernel.pure.flock import lock_now, unlock
     from tailrace.kernel.pure.notes import Notes
     from tailrace.kernel.pure.outline import is_plain
-    from tailrace.kernel.pure.records import Record, encode_headers, find_header
+    from tailrace.kernel.pure.records import Record, encode_headers, find_header, numbered, stamped
     from tailrace.kernel.pure.s2 import s2_decompress
     from tailrace.kernel.pure.tally import tally
 else:
@@ -146,6 +148,12 @@ else:
     from tailrace.kernel.compiled.flock import lock_now, unlock
     from tailrace.kernel.compiled.notes import Notes
     from tailrace.kernel.compiled.outline import is_plain
-    from tailrace.kernel.compiled.records import Record, encode_headers, find_header
+    from tailrace.kernel.compiled.records import (
+        Record,
+        encode_headers,
+        find_header,
+        numbered,
+        stamped,
+    )
     from tailrace.kernel.compiled.s2 import s2_decompress
     from tailrace.kernel.compiled.tally import tally

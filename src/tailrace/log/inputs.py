@@ -7,6 +7,8 @@ from typing import Any
 
 from tailrace.errors import ConfigError
 from tailrace.kernel import MAX_COUNT, Record
+from tailrace.kernel.coerce import CONTENTS
+from tailrace.kernel.headers import as_pairs
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 
 __all__ = [
@@ -25,7 +27,10 @@ def chunks(records: Iterable[object], max_bytes: int) -> Iterator[list[object]]:
     chunk: list[object] = []
     size = 0
     for record in records:
-        weight = len(record) if isinstance(record, bytes) else _weight(record)
+        if type(record) is Record:  # most of what queues give
+            weight = len(record.key or b"") + len(record.value or b"")
+        else:
+            weight = len(record) if isinstance(record, bytes) else _weight(record)
         size += weight + 16
         if chunk and (size > max_bytes or len(chunk) == MAX_COUNT):
             yield chunk
@@ -58,6 +63,8 @@ def check_records(records: object) -> None:
 
 def refuse_reserved(headers: Any) -> None:
     """The log believes these two when it finds them in a batch's first record."""
+    if isinstance(headers, CONTENTS):
+        as_pairs(headers)  # type: ignore[arg-type]  # raises
     names = headers if isinstance(headers, Mapping) else [pair[0] for pair in headers]
     for name in (PRODUCER_HEADER, SEQUENCE_HEADER):
         if name in names:

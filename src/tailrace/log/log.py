@@ -590,7 +590,8 @@ class Log:
                     self._is_inherited = False
 
     def _writing(self) -> Writer:
-        self._check_open()
+        if self._closed or self._is_inherited:
+            self._check_open()
         if self._writer is None:
             raise NotWritten(f"{self.path} is open read-only; open it without read_only to write")
         return self._writer

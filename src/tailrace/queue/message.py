@@ -6,13 +6,13 @@ A message is a record whose headers begin with ours: `_topic`, `_id`, `_state` a
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.errors import LeaseLost
-from tailrace.kernel import Headers, Record, encode_headers, find_header
+from tailrace.kernel import Headers, Record, encode_headers, find_header, numbered, stamped
 from tailrace.queue.addresses import ROOT, address_of
 from tailrace.queue.inputs import as_text
 
@@ -41,9 +41,7 @@ _OURS = frozenset({TOPIC, ID, STATE, EXPIRES, FOR_GROUP, "_producer", "_sequence
 
 _RAW_TOPIC, RAW_EXPIRES, RAW_FOR_GROUP = TOPIC.encode(), EXPIRES.encode(), FOR_GROUP.encode()
 
-_SOME_TIME = b"1000000000000"  # in milliseconds, from 2001 to 2286 of as many digits
-
-_numbers = itertools.count(1)
+_numbers = count(1)
 
 
 def new_record(
@@ -80,27 +78,33 @@ class Stamp:
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        pairs = [(TOPIC, topic.encode()), (STATE, b"queued")]
-        # Without the length of the number, which is 0.
-        self._head = encode_headers([*pairs, (ID, b"")])[:-1]
-        expiring = encode_headers([*pairs, (EXPIRES, _SOME_TIME), (ID, b"")])[:-1]
-        self._before, _, self._behind = expiring.rpartition(_SOME_TIME)
+        self._head = self._head_with()
         self._expiring = (0, b"")  # what is the same for all that expire in the same millisecond
 
     def __call__(self, expires_at: int | None = None) -> bytes:
-        number = b"%d" % next(_numbers)
-        head = self._head
-        if expires_at is not None:
-            when, head = self._expiring
-            if when != expires_at:
-                head = b"%b%d%b" % (self._before, expires_at, self._behind)
-                self._expiring = (expires_at, head)
-        return b"%b%c%b" % (head, len(number), number)
+        if expires_at is None:
+            return numbered(self._head, next(_numbers))
+        when, head = self._expiring
+        if when != expires_at:
+            head = self._head_until(expires_at)
+        return numbered(head, next(_numbers))
 
-    @staticmethod
-    def can_say(expires_at: int | None) -> bool:
-        """Is it a time with as many digits as those of our days?"""
-        return expires_at is None or 10**12 <= expires_at < 10**13
+    def record(self, value: Any, key: Any, expires_at: int | None) -> Record:
+        return stamped(key, value, self(expires_at))
+
+    def records(self, values: Iterable[bytes], expires_at: int | None) -> Iterator[Record]:
+        """Of messages that are nothing but their value."""
+        head = self._head if expires_at is None else self._head_until(expires_at)
+        return map(stamped, repeat(b""), values, map(numbered, repeat(head), _numbers))
+
+    def _head_until(self, expires_at: int) -> bytes:
+        head = self._head_with((EXPIRES, b"%d" % expires_at))
+        self._expiring = (expires_at, head)
+        return head
+
+    def _head_with(self, *more: tuple[str, bytes]) -> bytes:
+        pairs = [(TOPIC, self.topic.encode()), (STATE, b"queued"), *more, (ID, b"")]
+        return encode_headers(pairs)[:-1]  # without the length of the number, which is 0
 
 
 def check_headers(headers: Any) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from itertools import chain
+from itertools import chain, islice
 from time import perf_counter
 from typing import Any, overload
 
 from tailrace import hooks
 from tailrace.errors import ConfigError, Full, InvalidName
-from tailrace.kernel import HEADER_SIZE, NONE, Draft, Record, encode_one
+from tailrace.kernel import HEADER_SIZE, MAX_SECTION, NONE, Draft, Record, encode_one
 from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
 from tailrace.log.commit import Receipt
 from tailrace.log.log import Log
@@ -32,6 +32,8 @@ _STAMPS_MOST = 1024
 _WORTH_COMPRESSING = 256
 _TRY_AGAIN_AFTER = 31
 
+_SOME = 1000  # messages that are looked at together
+
 
 class Publishing:
     """What both kinds of queue can do. Thread-safe: what two threads do to a cache at once is
@@ -42,6 +44,7 @@ class Publishing:
         self._root = address_of(name)
         self._stamps: dict[str, Stamp] = {}  # by routing key
         self._uncompressed = 0  # so many messages are not worth a try
+        self._known_ttl: tuple[float | str, int] = (0, 0)  # the last that was given, and parsed
         self._log: QueueLog | None = None  # once it is needed
 
     @property
@@ -146,10 +149,15 @@ class Publishing:
             hooks.count("scheduled", 1, self.name)
             return later.wait() if wait else later
         self.admit(settings, 1, block=block)
-        now_ms, expiry = self._wall_ms(), None
-        if ttl is not None or settings.limits.message_ttl_ms:
-            expiry = expires_at(settings, ttl, now_ms)
-        if headers is None and message_id is None and Stamp.can_say(expiry):
+        now_ms = self._wall_ms()
+        ttl_ms = settings.limits.message_ttl_ms
+        if ttl is not None:
+            known, ttl_ms = self._known_ttl
+            if ttl is not known:
+                ttl_ms = parse_duration(ttl, "ttl")
+                self._known_ttl = ttl, ttl_ms
+        expiry = now_ms + ttl_ms if ttl_ms else None
+        if headers is None and message_id is None:
             # What most messages are: nothing is parsed or checked that is known to be right.
             begun = perf_counter() if hooks.listeners else 0.0
             log = self._log or self.log
@@ -216,7 +224,7 @@ class Publishing:
         self._check_disk()
         now_ms = self._wall_ms()
         expiry = expires_at(settings, ttl, now_ms, due)
-        if headers is None and message_id is None and Stamp.can_say(expiry):
+        if headers is None and message_id is None:
             log = self._log or self.log
             draft = self._draft(log, settings, value, key, routing_key, due, now_ms, expiry)
             return self.delays.schedule_draft(draft, due)
@@ -290,9 +298,9 @@ class Publishing:
             self.admit(settings, len(values), block=block)
         else:
             self.admit(settings, 1, block=block)
-        topic = self._topic(routing_key)
+        stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
         expiry = expires_at(settings, ttl, self._wall_ms())
-        records = (_record_of(value, topic, expiry, settings) for value in values)
+        records = _records_of(values, stamp, expiry, settings)
         first = next(records, None)
         if first is None:
             raise ValueError("publish_many was given no messages")
@@ -333,8 +341,7 @@ def expires_at(
     if ttl is None:
         ttl_ms = settings.limits.message_ttl_ms
         return max(now_ms, due or 0) + ttl_ms if ttl_ms else None
-    # Mostly it is plain seconds, and each publish waits for this.
-    ttl_ms = ttl * 1000 if type(ttl) is int and 0 < ttl < 2**40 else parse_duration(ttl, "ttl")
+    ttl_ms = parse_duration(ttl, "ttl")
     if ttl_ms and due is not None and now_ms + ttl_ms <= due:
         raise ConfigError(
             f"ttl: {ttl!r} from now on is over before it is due, in {(due - now_ms) / 1000:g} "
@@ -356,8 +363,23 @@ def _too_large(size: int, settings: QueueSettings) -> Full:
     )
 
 
-def _record_of(value: Any, topic: str, expiry: int | None, settings: QueueSettings) -> Record:
-    key = headers = None
+def _records_of(
+    values: Iterable[Any], stamp: Stamp, expiry: int | None, settings: QueueSettings
+) -> Iterator[Record]:
+    """By and by: there may be more of them than memory."""
+    values, limit = iter(values), settings.limits.max_message_size or MAX_SECTION
+    is_usual = hooks.carry_context is None
+    while some := list(islice(values, _SOME)):
+        if is_usual and set(map(type, some)) == {bytes} and max(map(len, some)) <= limit:
+            yield from stamp.records(some, expiry)
+        else:
+            for value in some:
+                yield _record_of(value, stamp, expiry, settings)
+
+
+def _record_of(value: Any, stamp: Stamp, expiry: int | None, settings: QueueSettings) -> Record:
+    key: Any = None
+    headers: Any = None
     match value:
         case (key, value):
             pass
@@ -365,6 +387,9 @@ def _record_of(value: Any, topic: str, expiry: int | None, settings: QueueSettin
             check_headers(headers)
     if hooks.carry_context is not None:
         headers = hooks.carry_context(headers)
-    record = new_record(value, topic, key=key, headers=headers, expires_at=expiry)
+    if headers is None:
+        record = stamp.record(value, b"" if key is None else key, expiry)
+    else:
+        record = new_record(value, stamp.topic, key=key, headers=headers, expires_at=expiry)
     check_size(record, settings)
     return record

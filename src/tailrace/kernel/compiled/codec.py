@@ -174,6 +174,8 @@ def encode(records, now_ms, codec=0, extra_headers=(), max_bytes=layout.MAX_SECT
         elif isinstance(item, tuple):
             if len(item) == 3:
                 headers = item[2]
+                if type(headers) is bytes:  # believed only where they are ours
+                    headers = as_pairs(headers)
             elif len(item) != 2:
                 refuse_record(item, index)
             key_owner = point(item[0], cython.address(key), "key", index)  # noqa: F841 (keeps it)

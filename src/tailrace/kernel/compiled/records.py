@@ -112,6 +112,33 @@ def fields_of(record):
     return record.offset, record.timestamp, record.key, record.value, record.headers
 
 
+def numbered(head: bytes, number: uint64_t):
+    """Headers as on disk: `head` has all of them but for the last one's value, which is the number
+    in digits."""
+    digits: cython.uchar[20]
+    count: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t = PyBytes_GET_SIZE(head)
+    while number or not count:
+        count += 1
+        digits[20 - count] = 48 + number % 10
+        number //= 10
+    headers: bytes = PyBytes_FromStringAndSize(cython.NULL, size + 1 + count)
+    out: Target = cython.cast(Target, PyBytes_AS_STRING(headers))
+    memcpy(out, PyBytes_AS_STRING(head), size)
+    out[size] = count
+    memcpy(out + size + 1, digits + (20 - count), count)
+    return headers
+
+
+def stamped(key, value, headers: bytes):
+    """A new record whose headers are as `encode_headers` made them: they are believed."""
+    record: Record = Record.__new__(Record)
+    record.key = key if type(key) is bytes else as_bytes_or_none(key, "key")
+    record.value = value if type(value) is bytes else as_bytes_or_none(value, "value")
+    record._headers = headers
+    return record
+
+
 def as_object(span):
     """The bytes of a span that is not null."""
     return PyBytes_FromStringAndSize(cython.cast(Chars, span.data), span.size)

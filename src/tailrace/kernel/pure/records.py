@@ -214,6 +214,20 @@ def parse_headers(raw: bytes) -> Headers:
     return Headers.from_pairs(tuple((decode_name(name), value) for name, value in pairs))
 
 
+def numbered(head: bytes, number: int) -> bytes:
+    """Headers as on disk: `head` has all of them but for the last one's value, which is the number
+    in digits."""
+    digits = b"%d" % number
+    return b"%b%c%b" % (head, len(digits), digits)
+
+
+def stamped(key: BytesLike | None, value: BytesLike | None, headers: bytes) -> Record:
+    """A new record whose headers are as `encode_headers` made them: they are believed."""
+    record = Record(None, None, key, value)
+    record._headers = headers
+    return record
+
+
 def find_header(record: Record, name: bytes) -> bytes | None:
     """The value of a record's first header of that name, which is as on disk; None if it has none.
 
