@@ -1,18 +1,24 @@
-"""To be stopped where nothing is half done.
+"""To be stopped where nothing is half done, and to be stopped for sure.
 
 A command that hands messages on is stopped while it waits for one, and not between writing one out
 and acknowledging it. So a signal is only noted, and raised where the command says that it may be.
+
+A command that has Spark at work is stopped anywhere. But what is raised in a finalizer, and py4j
+has one for each of its objects, Python only reports; so it is raised again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["Stopped", "Stopping"]
+__all__ = ["Insisting", "Stopped", "Stopping"]
+
+_AGAIN_S = 0.2
 
 
 class Stopped(BaseException):
@@ -71,3 +77,49 @@ class Stopping:
             yield
         finally:
             self._is_waiting = False
+
+
+class Insisting:
+    """`with Insisting():` raises an interrupt until somebody handles it. For the main thread."""
+
+    def __init__(self) -> None:
+        self._old: list[tuple[int, Any]] = []
+        self._has_come = False
+
+    def __enter__(self) -> None:
+        with contextlib.suppress(ValueError):  # not the main thread
+            for signum in (signal.SIGINT, signal.SIGALRM):
+                self._old.append((signum, signal.signal(signum, self._interrupt)))
+        self._report_others = sys.unraisablehook
+        sys.unraisablehook = self._report
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        sys.unraisablehook = self._report_others
+        if self._old:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for signum, handler in self._old:
+            # After an interrupt the command is about to end, and another would spoil it.
+            signal.signal(signum, signal.SIG_IGN if self._has_come else handler)
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        self._has_come = True
+        if not _is_handled(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+            raise KeyboardInterrupt
+
+    def _report(self, unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            self._report_others(unraisable)
+
+
+def _is_handled(kind: type[BaseException]) -> bool:
+    """Is there an error of that kind, or one that came of it, which is being handled now?"""
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, kind):
+        error = error.__context__
+    return error is not None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailrace.cli.signals import Insisting
 from tailrace.cli.stores import StorePlace, look_at_store, store_options
 from tailrace.errors import TailraceError
 
@@ -107,7 +108,7 @@ def sql(
     from tailrace.spark.session import local_session
     from tailrace.spark.statements import describe, query, quietly
 
-    with quietly():
+    with quietly(), Insisting():
         try:
             before = signal.getsignal(signal.SIGINT)
             spark = local_session(master, conf)
@@ -116,7 +117,6 @@ def sql(
         except (PySparkException, Py4JError) as error:
             raise TailraceError(describe(error)) from error
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would spoil the end
             click.echo("tailrace: interrupted", err=True)
             raise
 
