@@ -7,6 +7,7 @@ A message is a record whose headers begin with ours: `_topic`, `_id`, `_state` a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import count, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,6 +33,7 @@ __all__ = [
     "meant_for",
     "new_record",
     "routing_key_of",
+    "stamp_of",
     "topic_of",
 ]
 
@@ -105,6 +107,9 @@ class Stamp:
     def _head_with(self, *more: tuple[str, bytes]) -> bytes:
         pairs = [(TOPIC, self.topic.encode()), (STATE, b"queued"), *more, (ID, b"")]
         return encode_headers(pairs)[:-1]  # without the length of the number, which is 0
+
+
+stamp_of = lru_cache(1024)(Stamp)
 
 
 def check_headers(headers: Any) -> None:

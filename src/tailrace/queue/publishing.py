@@ -13,7 +13,6 @@ from tailrace.errors import ConfigError, Full, InvalidName
 from tailrace.kernel import HEADER_SIZE, MAX_SECTION, NONE, Draft, Record, encode_one
 from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
 from tailrace.log.commit import Receipt
-from tailrace.log.log import Log
 from tailrace.queue.addresses import VERBS, address_of
 from tailrace.queue.delays import Delayed, Delays, Scheduled, due_ms
 from tailrace.queue.handles import QueueLog
@@ -159,12 +158,9 @@ class Publishing:
         expiry = now_ms + ttl_ms if ttl_ms else None
         if headers is None and message_id is None:
             # What most messages are: nothing is parsed or checked that is known to be right.
-            begun = perf_counter() if hooks.listeners else 0.0
-            log = self._log or self.log
-            draft = self._draft(log, settings, value, key, routing_key, timestamp, now_ms, expiry)
-            receipt = log.append_draft(draft)
-            if begun:
-                receipt = published(self.name, receipt, weigh(key, value), begun)
+            stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
+            draft = self._draft(settings, value, key, stamp, timestamp, now_ms, expiry)
+            receipt = self.append_draft(draft, key, value)
             return receipt.wait() if wait else receipt
         if headers is not None:
             check_headers(headers)
@@ -181,13 +177,30 @@ class Publishing:
         receipt = self.append([record], settings)
         return receipt.wait() if wait else receipt
 
+    def draft(
+        self, stamp: Stamp, value: bytes | str | None, key: bytes | str | None, ttl: Any
+    ) -> Draft:
+        """A message with nothing but these, as it is to be appended."""
+        settings, now_ms = self.settings, self._wall_ms()
+        expiry = expires_at(settings, ttl, now_ms)
+        return self._draft(settings, value, key, stamp, None, now_ms, expiry)
+
+    def append_draft(
+        self, draft: Draft, key: bytes | str | None, value: bytes | str | None
+    ) -> Receipt:
+        """Append it; key and value are told to those who listen."""
+        if not hooks.listeners:
+            return (self._log or self.log).append_draft(draft)
+        begun = perf_counter()
+        receipt = self.log.append_draft(draft)
+        return published(self.name, receipt, weigh(key, value), begun)
+
     def _draft(
         self,
-        log: Log,
         settings: QueueSettings,
         value: bytes | str | None,
         key: bytes | str | None,
-        routing_key: str,
+        stamp: Stamp,
         timestamp: int | None,
         now_ms: int,
         expiry: int | None,
@@ -196,10 +209,7 @@ class Publishing:
             value = as_bytes_or_none(value, "value")
         if value is not None and len(value) > settings.limits.max_message_size > 0:
             raise _too_large(len(value), settings)
-        stamp = self._stamps.get(routing_key)
-        if stamp is None:
-            stamp = self._stamp(routing_key)
-        codec = log.options.codec
+        codec = (self._log or self.log).options.codec
         if self._uncompressed:
             self._uncompressed -= 1
             codec = NONE
@@ -225,8 +235,8 @@ class Publishing:
         now_ms = self._wall_ms()
         expiry = expires_at(settings, ttl, now_ms, due)
         if headers is None and message_id is None:
-            log = self._log or self.log
-            draft = self._draft(log, settings, value, key, routing_key, due, now_ms, expiry)
+            stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
+            draft = self._draft(settings, value, key, stamp, due, now_ms, expiry)
             return self.delays.schedule_draft(draft, due)
         if headers is not None:
             check_headers(headers)

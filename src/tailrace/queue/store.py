@@ -7,21 +7,18 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from tailrace import hooks
 from tailrace.errors import Closed, ConfigError, InvalidName
-from tailrace.kernel import Record
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
 from tailrace.log.ground import refuse_network
 from tailrace.log.retention import VacuumReport
 from tailrace.queue import dead_letters, delays, deletion
-from tailrace.queue.addresses import default_binding, parse_address
+from tailrace.queue.addresses import default_binding
 from tailrace.queue.alarm import Alarm
 from tailrace.queue.backing import BackedUp
+from tailrace.queue.by_topic import PublishingByTopic
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.clock import Clock, SystemClock
 from tailrace.queue.closing import close_all
@@ -31,16 +28,14 @@ from tailrace.queue.ephemeral import Attendance, Sweeper
 from tailrace.queue.handles import Handles, QueueLog, most_logs, opening
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.looking import Look
-from tailrace.queue.message import Message, check_headers, new_record
-from tailrace.queue.outgoing import Outgoing, Published, spread
-from tailrace.queue.publishing import check_size, expires_at
+from tailrace.queue.message import Message
+from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.pump import Pump, deliver_due
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.redriving import Redriving
 from tailrace.queue.registry import Queues, Registry
 from tailrace.queue.reserve import Reserve
 from tailrace.queue.settings import OPTIONS, QueueSettings, describe_unknown
-from tailrace.queue.topics import check_topic, matches
 
 if TYPE_CHECKING:
     from tailrace.queue.stats import QueueStats
@@ -51,7 +46,7 @@ _OPTIONS = ("clock", "config (by tailrace.open)", "disk", "flush", "fs", "mode",
 _SWEEP_S = 60.0  # the longest between two looks for ephemeral queues that may go
 
 
-class Store(BackedUp, Redriving):
+class Store(BackedUp, PublishingByTopic, Redriving):
     """The queues in a directory. Thread-safe; any number of processes may have it open.
 
     `mode` is how its logs take turns to write (see `Log`); with `upkeep=False` nothing is flushed
@@ -327,85 +322,6 @@ class Store(BackedUp, Redriving):
         """Delete what may go, now; what that was, by queue."""
         return {queue.name: queue.vacuum() for queue in self.queues()}
 
-    # --- publish ----------------------------------------------------------------------------
-
-    def publish(
-        self,
-        topic: str,
-        value: bytes | str | None,
-        *,
-        key: bytes | str | None = None,
-        headers: Any = None,
-        message_id: str | None = None,
-        ttl: float | str | None = None,
-        delay: float | str | None = None,
-        deliver_at: int | datetime | None = None,
-        wait: bool = True,
-        block: bool = True,
-    ) -> Published:
-        """Publish to every queue that is bound to the topic. Each append is atomic, all together
-        are not. If there is no such queue an ephemeral one is made (`InvalidName` if its name is
-        that of another queue). With a `delay`, or a time to `deliver_at`, it waits for each queue,
-        and has a delay id in each. The other parameters are as in `Queue.publish`."""
-        self.check_open()
-        due = delays.due_ms(delay, deliver_at, self.clock.wall_ms())
-        batches = self._batches([Outgoing(topic, value, key, headers, message_id, ttl)], due)
-        if due is not None:
-            self.disk.check()
-            published = spread(batches, lambda q: q.delays.schedule(batches[q][0], due))
-            for name in published:
-                hooks.count("scheduled", 1, name)
-        else:
-            self._admit(batches, block)
-            published = spread(batches, lambda q: q.append(batches[q], q.settings))
-        return published.wait() if wait else published
-
-    def _batches(
-        self, outgoing: Iterable[Outgoing], due: int | None = None
-    ) -> dict[Queue | Stream, list[Record]]:
-        """What each queue is to get. Whatever one of them refuses is refused here, before any has
-        got anything."""
-        batches: dict[Queue | Stream, list[Record]] = {}
-        for each in outgoing:
-            if each.headers is not None:
-                check_headers(each.headers)
-            if hooks.carry_context is not None:
-                each = replace(each, headers=hooks.carry_context(each.headers))
-            for queue in self._targets(each):
-                settings = queue.settings
-                record = self._record(each, settings, due)
-                check_size(record, settings)
-                batches.setdefault(queue, []).append(record)
-        return batches
-
-    def _admit(self, batches: dict[Queue | Stream, list[Record]], block: bool) -> None:
-        """Before any has got anything."""
-        for queue, records in batches.items():
-            queue.admit(queue.settings, len(records), block=block)
-
-    def _targets(self, outgoing: Outgoing) -> list[Queue | Stream]:
-        topic = outgoing.topic
-        if outgoing.queue is not None:
-            settings = outgoing.settings_in(self.layout.root)
-            return [self._handle(settings)]
-        check_topic(topic)
-        address = parse_address(topic)
-        if address is not None and address.verb is not None:
-            raise InvalidName(f"the topic {topic!r} is a verb; settle messages by their methods")
-        found = self.registry.match(topic)
-        if found:
-            return [self.get(name) for name in sorted(found)]
-        name, pattern = topic, topic
-        if address is not None:
-            name, pattern = address.queue, default_binding(address.queue)
-        settings = self._implied_queue(name, pattern)
-        if address is None and not any(matches(bound, topic) for bound in settings.topics):
-            raise InvalidName(
-                f"no queue is bound to the topic {topic!r}, and the queue {name!r}, whose name an "
-                "ephemeral one would have, is not either: bind it, or publish to it by name"
-            )
-        return [self._handle(settings)]
-
     def _implied_queue(self, name: str, pattern: str) -> QueueSettings:
         """The queue of this name, or an ephemeral one that is made, and bound to a filter."""
         settings = self.registry.current().get(name)
@@ -421,40 +337,6 @@ class Store(BackedUp, Redriving):
             settings = self._change(edit)[name]
         self._expect_to_sweep(settings)
         return settings
-
-    def _record(self, outgoing: Outgoing, settings: QueueSettings, due: int | None) -> Record:
-        return new_record(
-            outgoing.value,
-            outgoing.topic,
-            key=outgoing.key,
-            headers=outgoing.headers,
-            message_id=outgoing.message_id,
-            expires_at=expires_at(settings, outgoing.ttl, self.clock.wall_ms(), due),
-        )
-
-    def publish_once(
-        self, source: QueueSettings, message: Message, account: str, publish: Iterable[Any]
-    ) -> None:
-        """Publish what comes of a message, as one batch for each queue, however often this is done
-        for the same message. What is there already needs no room."""
-        batches = self._batches(map(Outgoing.of, publish))
-        producer = dead_letters.step_id("ack", source.incarnation, account, message.offset)
-        self._admit({q: b for q, b in batches.items() if not q.log.has(producer)}, block=False)
-        for queue, records in batches.items():
-            self._append_once(queue, records, producer, source)
-
-    def _append_once(
-        self,
-        queue: Queue | Stream,
-        records: list[Record],
-        producer: str,
-        source: QueueSettings,
-    ) -> None:
-        """Append, unless that was done before, what takes the place of a message of `source`. It is
-        as durable then as that one was: only so may the message be settled."""
-        queue.append(records, queue.settings, producer).wait()
-        if self.get(source.name).log.flush_mode == "sync" and queue.log.flush_mode != "sync":
-            queue.log.flush()
 
     def deliver_due(self) -> int:
         """Deliver the delayed messages that are due; how many that were. With `upkeep` this happens
