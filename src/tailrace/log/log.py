@@ -498,9 +498,12 @@ class Log:
     def end_offset(self) -> int:
         """The offset that the next record gets."""
         self._reopen_if_inherited()
-        if self._writer is not None:
-            return self._writer.end_offset
-        return self._observer.view().end
+        writer = self._writer
+        end = 0 if writer is None else writer.end_offset
+        if writer is not None and (writer.turn.held or self._closed):
+            return end
+        # Another process that keeps its turn tells only now and then how far it is.
+        return max(end, self._observer.view().end)
 
     @property
     def durable_offset(self) -> int:

@@ -416,7 +416,7 @@ class LogQueue(Roomy):
         in_need = self._store.reserve.in_need
         in_need(self.delays.clear)
         log = self.log
-        first, end = log.start_offset, log.end_offset
+        first, end = log.start_offset, log.exact_end()
 
         def purge() -> None:
             if log.flush_mode != "none":

@@ -14,10 +14,10 @@ from typing import Any
 from tailrace import hooks
 from tailrace.errors import ConfigError, LeaseLost
 from tailrace.kernel import Record
-from tailrace.log.log import Log
 from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
 from tailrace.queue.group_files import UNIQUE, GroupFiles
+from tailrace.queue.handles import QueueLog
 from tailrace.queue.journal import Op
 from tailrace.queue.lease import DYING, Lease
 from tailrace.queue.ledger import Ledger
@@ -47,7 +47,7 @@ class ClassicGroup(Shedding):
         self,
         files: GroupFiles,
         queue: str,
-        log: Log,
+        log: QueueLog,
         office: Office,
         *,
         pattern: str = "",

@@ -443,12 +443,9 @@ def records_of(log: Log, first: int, end: int) -> Iterator[Record]:
             first = error.next_offset
 
 
-def _end_of(log: Log) -> int:
+def _end_of(log: QueueLog) -> int:
     """The end of a log, such that everything below can be read."""
-    # A writer that keeps its turn tells others how far it is only now and then: this takes the turn
-    # from it, and changes nothing.
-    log.truncate_before(log.start_offset)
-    end = log.end_offset
+    end = log.exact_end()
     if log.flush_mode == "sync":
         log.flush()  # only what is durable is seen, and a dead writer may have left some
     for _ in range(_LOOKS):

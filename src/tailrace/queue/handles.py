@@ -51,6 +51,12 @@ class QueueLog(Log):
         super()._open()
         self.label(self._label)  # a forked child opens it anew
 
+    def exact_end(self) -> int:
+        """Where the log ends, also while another process keeps its turn, which has to give it."""
+        writer = self._writing()
+        with writer.my_turn():
+            return writer.tail.end_offset
+
     def has(self, producer: str) -> bool:
         """Is what somebody appends once in the log already?"""
         return self._writing().has(producer, 0)

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Protocol
 
 from tailrace.kernel import Record, find_header
-from tailrace.log.log import Log
 from tailrace.queue.clock import Clock
 from tailrace.queue.feed import Feed
+from tailrace.queue.handles import QueueLog
 from tailrace.queue.journal import Op
 from tailrace.queue.ledger import Ledger
 from tailrace.queue.message import (
@@ -147,10 +147,12 @@ class Scanner:
             records, scan.cursor = feed.take(scan.cursor, want - len(scan.records))
 
 
-def excess(state: HasCursor, log: Log, group_id: str) -> Op | None:
+def excess(state: HasCursor, log: QueueLog, group_id: str) -> Op | None:
     """What to do if a group is further than its queue. That happens when records were lost which
     nobody had promised to keep, and new ones would come at offsets that the group has passed."""
-    end = log.end_offset
+    if state.cursor <= log.end_offset:
+        return None
+    end = log.exact_end()  # others may have written what we have not seen
     if state.cursor <= end:
         return None
     logger.error(

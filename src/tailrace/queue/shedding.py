@@ -8,9 +8,9 @@ from itertools import islice, takewhile
 
 from tailrace import hooks
 from tailrace.kernel import Record
-from tailrace.log.log import Log
 from tailrace.queue.feed import Feed
 from tailrace.queue.group import Group
+from tailrace.queue.handles import QueueLog
 from tailrace.queue.journal import Op
 from tailrace.queue.lease import DYING, FREE, PARKED, WAITING, Lease
 from tailrace.queue.ledger import Ledger
@@ -24,7 +24,7 @@ __all__ = ["Shedding", "drop_below"]
 class Shedding(Group[Ledger]):
     """A group of a classic queue, as far as it is about room."""
 
-    _log: Log
+    _log: QueueLog
     _feed: Feed
     _selection: Selection
     _outlook: Outlook | None = None  # once the queue was full

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from tailrace import hooks
 from tailrace.kernel import Record
-from tailrace.log.log import Log
 from tailrace.queue.feed import Feed
 from tailrace.queue.group import Group
 from tailrace.queue.group_files import GroupFiles
+from tailrace.queue.handles import QueueLog
 from tailrace.queue.journal import Op
 from tailrace.queue.message import Message
 from tailrace.queue.observing import delivered, settled
@@ -42,7 +42,7 @@ class StreamGroup(Group[StreamLedger]):
     """Reads and commits for all consumers of this process."""
 
     def __init__(
-        self, files: GroupFiles, queue: str, log: Log, work: WorkGroup, *, pattern: str = ""
+        self, files: GroupFiles, queue: str, log: QueueLog, work: WorkGroup, *, pattern: str = ""
     ) -> None:
         self.queue = queue
         self.pattern = pattern
