@@ -11,6 +11,7 @@ import pytest
 from tailrace import Closed, ConfigError, InvalidName
 from tests.aio.queue_support import APIS, Api, settle, values
 from tests.aio.support import collect, run
+from tests.log.conftest import leaked, open_files
 
 FAST: dict[str, Any] = {"flush": "async"}
 
@@ -182,5 +183,26 @@ def test_it_cannot_be_pickled(path: Path, api: Api) -> None:
         async with api.open(path, **FAST) as store:
             with pytest.raises(TypeError, match="cannot be pickled"):
                 pickle.dumps(getattr(store, "_inner", store))
+
+    run(work())
+
+
+def test_a_store_is_closed_though_a_consumer_cannot_leave(
+    path: Path, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(consumer: Any) -> None:
+        raise OSError(5, "no way out")
+
+    async def work() -> None:
+        before = open_files()
+        store = await api.open(path, **FAST)
+        consumer = await (await store.queue("q")).consumer("w")
+        with monkeypatch.context() as broken:
+            broken.setattr("tailrace.queue.consumer.Consumer.close", fail)
+            with pytest.raises(OSError, match="no way out"):
+                await store.close()
+        assert not [each for each in leaked(before) if each.endswith(".seg")]
+        await consumer.close()
+        await store.close()
 
     run(work())

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, TypeVar, overload
@@ -16,7 +17,8 @@ from tailrace.aio.message import Message
 from tailrace.aio.reading import Reading
 from tailrace.aio.receiving import Receiver
 from tailrace.aio.room import when_there_is_room
-from tailrace.aio.worker import LINGER_S, Worker, finish
+from tailrace.aio.worker import LINGER_S, Worker, finish, finish_all
+from tailrace.errors import Closed
 from tailrace.kernel import Record
 from tailrace.log.commit import Receipt
 from tailrace.log.follow import Tailing
@@ -306,17 +308,21 @@ class LogQueue(Generic[Q]):
     async def close(self) -> None:
         """Let go of the log and the groups. Who consumes or follows comes to an end. They are
         opened again when they are needed."""
-        await self.stop()
-        await finish(self._worker.do(self._queue.close, slow=True))
+        try:
+            await self.stop()
+        finally:
+            await finish(self._worker.do(self._queue.close, slow=True))
 
     async def stop(self) -> None:
         """Bring those to an end who wait for something; return when what was asked for is done."""
         self.end_reading()
         with self._lock:
             receivers, desks = list(self._receivers), list(self._desks.values())
-        await asyncio.gather(*(receiver.close() for receiver in receivers))
-        await asyncio.gather(self._worker.drain(), self.lookout.drain())
-        await asyncio.gather(*(desk.drain() for desk in desks))
+        try:
+            await finish_all(_end(receiver) for receiver in receivers)
+        finally:
+            await asyncio.gather(self._worker.drain(), self.lookout.drain())
+            await asyncio.gather(*(desk.drain() for desk in desks))
 
     def end_reading(self) -> None:
         """Bring those to an end who follow the queue, from anywhere."""
@@ -433,6 +439,12 @@ class Stream(LogQueue[BlockingStream]):
         """`async for message in stream.consume(group="readers"):` waits for messages, for ever, or
         until the consumer is closed. Takes what `consumer` takes."""
         return self.consumer(group, **options)
+
+
+async def _end(receiver: Receiver[Any]) -> None:
+    """If somebody else has deleted the queue, there is no group to leave."""
+    with suppress(Closed):
+        await receiver.close()
 
 
 def _group_id(group: str, filter: str) -> str:

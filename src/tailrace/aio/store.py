@@ -15,7 +15,7 @@ from tailrace.aio.consumer import Consumer, StreamConsumer
 from tailrace.aio.message import Message
 from tailrace.aio.queue import Queue, Stream
 from tailrace.aio.room import when_there_is_room
-from tailrace.aio.worker import Worker, finish
+from tailrace.aio.worker import Worker, finish, finish_all
 from tailrace.config.opening import open_store as open_configured
 from tailrace.errors import Closed
 from tailrace.log.fs import FileSystem
@@ -163,8 +163,10 @@ class Store:
         await self._worker.drain()  # it may be about to make another queue
         with self._lock:
             queues = list(self._queues.values())
-        await asyncio.gather(*(queue.stop() for queue in queues))
-        await self._worker.do(self._close, slow=True)
+        try:
+            await finish_all(queue.stop() for queue in queues)
+        finally:
+            await self._worker.do(self._close, slow=True)
 
     def _close(self) -> None:
         try:

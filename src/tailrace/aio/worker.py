@@ -14,12 +14,12 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["LINGER_S", "Worker", "finish"]
+__all__ = ["LINGER_S", "Worker", "finish", "finish_all"]
 
 T = TypeVar("T")
 
@@ -153,6 +153,13 @@ async def finish(work: asyncio.Future[T] | Coroutine[Any, Any, T]) -> T:
     future = asyncio.ensure_future(work)
     future.add_done_callback(_hear_out)
     return await asyncio.shield(future)
+
+
+async def finish_all(works: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Wait for all of them, whichever fail; then raise the first error."""
+    for outcome in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 def _hear_out(future: asyncio.Future[Any]) -> None:
