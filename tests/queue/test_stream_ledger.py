@@ -18,7 +18,9 @@ NAMES = ("a", "b", "c")
 
 actions = st.lists(
     st.tuples(
-        st.sampled_from(["take", "take", "take", "done", "leave", "join", "boot", "skip", "reset"]),
+        st.sampled_from(
+            ["take", "take", "take", "done", "give_back", "leave", "join", "boot", "skip", "reset"]
+        ),
         st.sampled_from(NAMES),
         st.integers(0, 30),
     ),
@@ -77,6 +79,14 @@ class Driver:
             for offset, who in self.model.taken.items()
             if who != name or offset >= number
         }
+
+    def give_back(self, name: str, number: int) -> None:
+        first, behind = number, number + 4
+        self.apply({"t": "return", "c": name, "r": [first, behind, behind + 2, behind + 3]})
+        given = {*range(first, behind), behind + 2}
+        mine = {o for o, who in self.model.taken.items() if who == name and o in given}
+        self.model.back |= mine
+        self.model.taken = {o: who for o, who in self.model.taken.items() if o not in mine}
 
     def leave(self, name: str, number: int) -> None:
         self.apply({"t": "leave", "c": name})

@@ -309,6 +309,8 @@ class StreamConsumer(_Receiver):
     def _begin(self) -> None:
         self._got: list[int] = []  # first, behind, …: what the caller has, and has not moved past
         self._past: list[int] = []  # what it has moved past, and we have not committed
+        # The two as they were, and their epoch, as long as the caller has not got what is new.
+        self._had: tuple[list[int], list[int], int] | None = None
         self._epoch = -1
         self._member = self._group.join(self.id)
         self._settler = StreamSettler(self._group, self._member, self.auto_commit)
@@ -320,14 +322,19 @@ class StreamConsumer(_Receiver):
         """Up to `max` messages, as `Consumer.receive`. To ask for them says that one is done with
         those that one has: with `auto_commit` they are committed when the time comes."""
         self._move_on()
-        return super().receive(max, wait)
+        found = super().receive(max, wait)
+        self._had = None
+        return found
 
     def look_now(self, max: int) -> tuple[list[Message], float | None]:
         self._move_on()
-        return super().look_now(max)
+        found = super().look_now(max)
+        self._had = None
+        return found
 
     def _move_on(self) -> None:
         """To ask for more says that one is done with what one has."""
+        self._return_lost()
         past, self._got = list(zip(self._got[::2], self._got[1::2], strict=True)), []
         for first, last in self._held:
             if first.epoch == self._epoch:
@@ -335,6 +342,15 @@ class StreamConsumer(_Receiver):
                 self._got += (first.offset, last.offset + 1)
         for low, high in past:
             _extend(self._past, low, high)
+        self._had = [*self._past], [*self._got], self._epoch
+
+    def _return_lost(self) -> None:
+        """If the last look was broken off, by Ctrl-C say, others get what it took."""
+        if self._had is not None:
+            past, got, epoch = self._had
+            self._group.keep_only(self._member, epoch, [*past, *got])
+            self._past, self._got, self._epoch = past, got, epoch
+            self._had = None
 
     def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
         if self._forks != _forks:
@@ -365,6 +381,7 @@ class StreamConsumer(_Receiver):
         """What was received is processed: all of it, or up to a message (itself included), or below
         an offset. Returns when that is as durable as the queue's flush mode promises. Nothing
         counts that was received before somebody had the group go on from elsewhere."""
+        self._return_lost()
         if upto is None:
             ranges = [*self._past, *self._got]
             if ranges:
@@ -379,6 +396,7 @@ class StreamConsumer(_Receiver):
     def commit_but(self, kept: Sequence[Message]) -> None:
         """`commit()`, where these are messages of the last look that the caller has not got yet.
         For those who wait in their own way."""
+        self._return_lost()
         done, left = [*self._past], []
         for first, behind in zip(self._got[::2], self._got[1::2], strict=True):
             middle = kept[0].offset if kept else behind

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from tailrace.queue.message import Message
 from tailrace.queue.observing import delivered, settled
 from tailrace.queue.scanning import SCAN_MOST, Selection, excess, report_lost
 from tailrace.queue.snapshots import Snapshot
-from tailrace.queue.stream_ledger import StreamLedger
+from tailrace.queue.stream_ledger import StreamLedger, without
 
 __all__ = ["StreamGroup", "StreamSettler", "WorkGroup"]
 
@@ -161,6 +162,19 @@ class StreamGroup(Group[StreamLedger]):
         self.wait_durable(mark)
         if begun:
             settled(self.queue, self.id, "acked", acked, begun)
+
+    def keep_only(self, consumer: str, epoch: int, ranges: Sequence[int]) -> None:
+        """What else the consumer has its caller never got: it was interrupted. What it had before
+        the group was reset counts no more."""
+        with self._turn:
+            lost = self.state.taken.get(consumer, [])
+            if epoch == self.state.epoch:
+                for first, behind in zip(ranges[::2], ranges[1::2], strict=True):
+                    lost = without(lost, first, behind)
+            if lost:
+                self.commit({"t": "return", "c": consumer, "r": list(chain.from_iterable(lost))})
+        if lost:
+            self.ring()
 
     def forget_below(self, offset: int) -> None:
         """What is below an offset was deleted."""

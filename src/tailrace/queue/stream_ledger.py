@@ -7,6 +7,7 @@ lowest of all these: everything below has been processed.
     t       changes
     take    `c` gets `f <= offset < x`, from the cursor, or from `back` if `b`
     done    `c` has processed everything of its own below `x`, or in `r`: first, behind, first, …
+    return  `c` never got what it has in `r`, which is for the next one who asks
     skip    the cursor is at least `x`, and nobody is at anything below
     rewind  likewise, because the stream ends there
     reset   the cursor is `x`, and nobody is at anything
@@ -92,6 +93,13 @@ class StreamLedger:
         else:
             self.taken.pop(op["c"], None)
 
+    def _return(self, op: Op) -> None:
+        before = self.taken.get(op["c"], [])
+        self._done(op)
+        for first, behind in self.taken.get(op["c"], []):
+            before = without(before, first, behind)
+        self.back = _joined(sorted(self.back + before))
+
     def _skip(self, op: Op) -> None:
         behind = op["x"]
         self.cursor = max(self.cursor, behind)
@@ -175,6 +183,7 @@ def _joined(ranges: list[Range]) -> list[Range]:
 _APPLY: dict[str, Callable[[StreamLedger, Op], None]] = {
     "take": StreamLedger._take,
     "done": StreamLedger._done,
+    "return": StreamLedger._return,
     "skip": StreamLedger._skip,
     "rewind": StreamLedger._reset,
     "reset": StreamLedger._reset,

@@ -29,7 +29,7 @@ Kind = Literal["classic", "stream"]
 _TRIES: Final = 5
 _SNAPSHOT: Final = (STATE, *map(pel_name, range(SHARDS)))
 _NAMES: Final = (NAME, *_SNAPSHOT)
-_OF_STREAMS: Final = {"take", "done", "skip"}
+_OF_STREAMS: Final = {"take", "done", "return", "skip"}
 _WRONG: Final = (Corrupt, KeyError, TypeError, ValueError, IndexError, AttributeError)
 _AGAIN: Final = "messages may be delivered again"
 
