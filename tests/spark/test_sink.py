@@ -420,3 +420,54 @@ def test_a_kill_at_each_step(tmp_path: Path, count: int, flush: str) -> None:
         job()
         assert values(path) == [b"first", *(row["value"] for row in rows("a", count))]
     assert number > 15
+
+
+# --- values that publishing would refuse --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value", "message"),
+    [
+        ("string", "routing_key", "a/#", "routing_key.*wildcard"),
+        ("string", "routing_key", "a/$ack", "routing_key.*verb"),
+        ("string", "routing_key", "a\0b", "routing_key.*NUL"),
+        ("string", "topic", "a/+", "'a/\\+' has a wildcard"),
+        ("bigint", "ttl", -5, "'ttl': -5 cannot be a number of seconds"),
+        ("bigint", "ttl", 2**62, "'ttl'.* cannot be a number of seconds"),
+        ("double", "ttl", float("nan"), "'ttl': nan cannot be"),
+        ("double", "ttl", float("inf"), "'ttl': inf cannot be"),
+        ("bigint", "expires_at", -5, "'expires_at': -5 cannot be"),
+    ],
+)
+def test_values_that_are_refused(
+    path: str, kind: str, column: str, value: Any, message: str
+) -> None:
+    """Before anything is to be seen."""
+    where = {} if column == "topic" else {"queue": "q"}
+    made = writer(path, {"value": "binary", column: kind}, **where)
+    rows = pa.RecordBatch.from_pydict(
+        {"value": pa.array([b"1", b"2"]), column: pa.array([None, value], KINDS[kind][1])}
+        if column != "topic"
+        else {"value": pa.array([b"1"]), "topic": pa.array([value])}
+    )
+    with pytest.raises(TailraceError, match=message):
+        made.write(iter([rows]))
+    with tailrace.open(path) as store:
+        assert len(store.get("q")) == 0
+
+
+def test_a_topic_that_is_an_option(path: str) -> None:
+    made = writer(path, {"value": "binary"}, topic="a/#")
+    with pytest.raises(TailraceError, match="wildcard"):
+        made.write(iter([pa.RecordBatch.from_pydict({"value": pa.array([b"1"])})]))
+
+
+def test_large_strings(path: str) -> None:
+    """As Spark sends them if it is told to."""
+    made = writer(path, {"value": "string", "routing_key": "string"}, queue="q")
+    rows = pa.RecordBatch.from_pydict(
+        {name: pa.array(["a"], pa.large_string()) for name in ("value", "routing_key")}
+    )
+    made.commit([made.write(iter([rows]))])
+    with tailrace.open(path) as store:
+        assert [(m.value, m.routing_key) for m in store.get("q").read()] == [(b"a", "a")]

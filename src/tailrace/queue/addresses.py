@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tailrace.errors import InvalidName
+from tailrace.queue.topics import check_topic
 
-__all__ = ["ROOT", "VERBS", "Address", "address_of", "default_binding", "parse_address"]
+__all__ = ["ROOT", "Address", "address_of", "default_binding", "parse_address", "topic_in"]
 
 ROOT: Final = "$queue"
 VERBS: Final = frozenset({"$ack", "$nack", "$reject", "$commit"})
@@ -50,3 +51,13 @@ def address_of(queue: str, routing_key: str = "") -> str:
 def default_binding(queue: str) -> str:
     """The filter of a queue that was given none: everything that is addressed to it."""
     return f"{ROOT}/{queue}/#"
+
+
+def topic_in(queue: str, routing_key: str) -> str:
+    """`address_of`, for what is published; `InvalidName` if that cannot be."""
+    topic = address_of(queue, routing_key)
+    if routing_key:
+        check_topic(topic)
+    if VERBS.intersection(routing_key.split("/")):
+        raise InvalidName(f"the routing key {routing_key!r} has a level that is a verb")
+    return topic

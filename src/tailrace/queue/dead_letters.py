@@ -77,5 +77,5 @@ def revived(message: Message, expires_at: int | None) -> Record:
         headers=kept,
         message_id=given_id(message.record),
         expires_at=expires_at,
-        for_group=origin(message)[1],
+        for_group=origin(message)[1] or None,
     )

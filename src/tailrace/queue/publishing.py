@@ -9,17 +9,16 @@ from time import perf_counter
 from typing import Any, overload
 
 from tailrace import hooks
-from tailrace.errors import ConfigError, Full, InvalidName
+from tailrace.errors import ConfigError, Full
 from tailrace.kernel import HEADER_SIZE, MAX_SECTION, NONE, Draft, Record, encode_one
 from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
 from tailrace.log.commit import Receipt
-from tailrace.queue.addresses import VERBS, address_of
+from tailrace.queue.addresses import topic_in
 from tailrace.queue.delays import Delayed, Delays, Scheduled, due_ms
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.message import Stamp, check_headers, new_record
 from tailrace.queue.observing import Weighed, published, weigh
 from tailrace.queue.settings import QueueSettings
-from tailrace.queue.topics import check_topic
 from tailrace.units import parse_duration
 
 __all__ = ["Publishing", "check_size", "expires_at"]
@@ -40,7 +39,6 @@ class Publishing:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._root = address_of(name)
         self._stamps: dict[str, Stamp] = {}  # by routing key
         self._uncompressed = 0  # so many messages are not worth a try
         self._known_ttl: tuple[float | str, int] = (0, 0)  # the last that was given, and parsed
@@ -279,12 +277,7 @@ class Publishing:
     def _stamp(self, routing_key: str) -> Stamp:
         if not isinstance(routing_key, str):
             raise TypeError(f"routing_key is text, not {routing_key!r:.60}")
-        topic = f"{self._root}/{routing_key}" if routing_key else self._root
-        if routing_key:
-            check_topic(topic)
-            if VERBS.intersection(routing_key.split("/")):
-                raise InvalidName(f"the routing key {routing_key!r} has a level that is a verb")
-        stamp = Stamp(topic)
+        stamp = Stamp(topic_in(self.name, routing_key))
         if len(self._stamps) >= _STAMPS_MOST:
             self._stamps.clear()
         self._stamps[routing_key] = stamp
@@ -393,7 +386,7 @@ def _record_of(value: Any, stamp: Stamp, expiry: int | None, settings: QueueSett
     match value:
         case (key, value):
             pass
-        case (key, value, headers):
+        case (key, value, headers) if headers is not None:
             check_headers(headers)
     if hooks.carry_context is not None:
         headers = hooks.carry_context(headers)

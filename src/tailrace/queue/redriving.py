@@ -68,7 +68,8 @@ class Redriving:
         """Bring dead letters back to the queue, each for the group that had it, as if nobody had
         tried it: all of them, those of one group, or those at `offsets` among the dead letters. How
         many that were. Each comes back once, whatever happens meanwhile; those that somebody else
-        has at the moment are left to them."""
+        has at the moment are left to them, and those of a group that is gone stay where they are:
+        nobody would get them. They come back when there is a consumer of that group again."""
         with contextlib.closing(self._redrive_each(name, group, offsets, limit)) as letters:
             return sum(1 for _ in letters)
 
@@ -81,11 +82,13 @@ class Redriving:
         if letters is None:
             return
         chosen = None if offsets is None else set(offsets)
+        there = {"", *target.group_ids()}  # "": a letter of another system, which is for all
         with letters.consumer(dead_letters.GROUP) as consumer:
             wanted = (
                 letter.offset
                 for letter in _letters_of(name, letters.group(dead_letters.GROUP))
                 if group in (None, dead_letters.origin(letter)[1])
+                and dead_letters.origin(letter)[1] in there
                 and (chosen is None or letter.offset in chosen)
             )
             while limit is None or done < limit:

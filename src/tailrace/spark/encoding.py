@@ -7,14 +7,17 @@ are made by sorting the parts of all lists by row, with no loop over rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute
 
-from tailrace.errors import ConfigError
-from tailrace.queue.addresses import address_of
+from tailrace.errors import ConfigError, InvalidName
+from tailrace.queue.addresses import address_of, topic_in
 from tailrace.queue.message import EXPIRES, ID, STATE, TOPIC
+from tailrace.queue.topics import check_topic
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
@@ -44,6 +47,8 @@ IGNORED: Final = ("offset", "partition", "timestampType")
 _IN_HEADERS: Final = {"headers", "topic", "routing_key", "message_id", "expires_at", "ttl"}
 
 _PAIR: Final[Any] = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
+_LONGEST_TTL_S: Final = 2**40
+_CHECKED_MOST: Final = 10_000  # routing keys and topics that are remembered
 _NUMBER: Final = b"0"  # stands where a publisher without ids of its own would count
 
 
@@ -81,6 +86,7 @@ class Encoder:
         self._queue = queue
         self._ttl_ms = ttl_ms
         self._now_ms = now_ms
+        self._checked: dict[str, set[str | None]] = {}
 
     @property
     def same_headers(self) -> list[tuple[str, bytes]]:
@@ -126,13 +132,28 @@ class Encoder:
     def _topic(self, columns: dict[str, Any], rows: int) -> Any:
         address = pa.repeat(pa.scalar(address_of(self._queue), pa.string()), rows)
         if "routing_key" in columns:
-            keys = columns["routing_key"]
+            keys = columns["routing_key"].cast(pa.string())
+            self._check_each("routing_key", keys, partial(topic_in, self._queue))
             longer = pc.binary_join_element_wise(address_of(self._queue), keys, "/")
             has_key = pc.fill_null(pc.greater(pc.binary_length(keys), 0), False)
             address = pc.if_else(has_key, longer, address)
         if "topic" in columns:
-            address = pc.coalesce(columns["topic"], address)
+            topics = columns["topic"].cast(pa.string())
+            self._check_each("topic", topics, check_topic)
+            address = pc.coalesce(topics, address)
         return address
+
+    def _check_each(self, name: str, column: Any, check: Callable[[str], object]) -> None:
+        """As when somebody publishes, once for each that is new."""
+        known = self._checked.setdefault(name, {None})
+        for text in pc.unique(column).to_pylist():
+            if text not in known:
+                try:
+                    check(text)
+                except InvalidName as error:
+                    raise ConfigError(f"the column {name!r}: {error}") from error
+                if len(known) < _CHECKED_MOST:
+                    known.add(text)
 
     def _expiry(self, columns: dict[str, Any], rows: int) -> Any:
         """In milliseconds; null for ever."""
@@ -140,12 +161,14 @@ class Encoder:
         if self._ttl_ms:
             found = pa.repeat(pa.scalar(self._now_ms + self._ttl_ms, pa.int64()), rows)
         if "ttl" in columns:  # in seconds, and 0 is for ever
+            _check_range("ttl", columns["ttl"], _LONGEST_TTL_S, "seconds")
             ttl_ms = pc.multiply(columns["ttl"].cast(pa.float64()), 1000.0)
             until = pc.add(pc.round(ttl_ms).cast(pa.int64()), self._now_ms)
             never = pc.if_else(pc.equal(columns["ttl"], 0), None, until)
             found = never if found is None else pc.if_else(pc.is_null(until), found, never)
         if "expires_at" in columns:
             given = _milliseconds(columns["expires_at"])
+            _check_range("expires_at", given, 2**53, "milliseconds since 1970")
             found = given if found is None else pc.coalesce(given, found)
         return found
 
@@ -197,6 +220,14 @@ def _lists(parts: list[_Part], rows: int) -> Any:
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     assert len(ends) == rows
     return pa.ListArray.from_arrays(offsets, pairs)
+
+
+def _check_range(name: str, column: Any, end: int, unit: str) -> None:
+    """`ConfigError` unless all that are not null are from 0 on, and below the end."""
+    is_wrong = pc.invert(pc.and_(pc.greater_equal(column, 0), pc.less(column, end)))
+    wrong = pc.filter(column, pc.fill_null(is_wrong, False))
+    if len(wrong):
+        raise ConfigError(f"the column {name!r}: {wrong[0].as_py()} cannot be a number of {unit}")
 
 
 def _milliseconds(column: Any) -> Any:

@@ -35,7 +35,7 @@ from tailrace.log.staging import Stage, discard
 from tailrace.queue.names import check_name, to_component
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
-from tailrace.queue.topics import Bindings
+from tailrace.queue.topics import Bindings, check_topic
 from tailrace.spark.encoding import IGNORED, Encoder, check_schema
 from tailrace.spark.options import SinkOptions
 from tailrace.spark.planning import Place
@@ -276,6 +276,7 @@ class _Routes:
     def _bound(self, topic: str) -> list[QueueSettings]:
         found = self._known.get(topic)
         if found is None:
+            check_topic(topic)
             names = self._bindings.match(topic)
             if not names:
                 raise ConfigError(f"no queue is bound to the topic {topic!r}")
