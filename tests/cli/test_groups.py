@@ -368,3 +368,15 @@ def test_dead_letters_that_queues_share(shell: Shell) -> None:
     shell.ok("redrive", "x")
     assert shell.ok("dead", "x") == ""
     assert json.loads(shell.ok("dead", "y", "--json"))["value"] == "y"
+
+
+def test_letters_of_a_group_that_is_gone(shell: Shell) -> None:
+    with tailrace.open(shell.store) as store:
+        queue = store.queue("q")
+        queue.publish(b"x")
+        with queue.consumer("w") as consumer:
+            consumer.reject(consumer.receive(1), "bad")
+        queue.delete_group("w")
+    done = shell("redrive", "q")
+    assert done.stdout == "q: 0 dead letters brought back\n"
+    assert done.stderr == "there are some of 'w': a group that is gone, so they stay\n"

@@ -221,3 +221,14 @@ def test_many_between_are_read_in_portions(store: Store, monkeypatch: pytest.Mon
     monkeypatch.setattr("tailrace.queue.redriving.SCAN_MOST", 7)
     assert store.redrive("a") == 1
     assert len(store.dead("b")) == 40
+
+
+def test_numbers_that_are_none(store: Store) -> None:
+    bury(store.queue("q", **FAST), b"x")
+    with pytest.raises(ValueError, match="limit"):
+        store.dead("q", limit=-1)
+    with pytest.raises(ValueError, match="limit"):
+        store.redrive("q", limit=-1)
+    with pytest.raises(TypeError, match="offsets"):
+        store.redrive("q", offsets=["0"])  # type: ignore[list-item]
+    assert values(store.dead("q")) == [b"x"]

@@ -105,6 +105,7 @@ def redrive(
     """Bring dead letters back to their queue, each for the group that had it.
 
     They come back as if nobody had tried them, oldest first; each once, whatever happens meanwhile.
+    Those of a group that is gone stay, since nobody would get them.
 
     \b
     Examples:
@@ -112,6 +113,8 @@ def redrive(
       tailrace redrive orders --group workers --limit 100
       tailrace redrive orders --offset 17 --offset 18
     """
+    from tailrace.queue.dead_letters import origin
+
     count = 0
     with (
         open_queue(store, queue) as (opened, _),
@@ -132,10 +135,15 @@ def redrive(
             if count:
                 click.echo(_redriven(queue, count), err=True)
             raise
+        gone = {origin(letter)[1] for letter in opened.dead(queue)}
+        gone -= {"", *opened.get(queue).group_ids()}
     if as_json:
         print_json({"type": "redriven", "queue": queue, "count": count})
     else:
         click.echo(_redriven(queue, count))
+    if gone:
+        names = ", ".join(map(repr, sorted(gone)))
+        click.echo(f"there are some of {names}: a group that is gone, so they stay", err=True)
 
 
 def _redriven(queue: str, count: int) -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tailrace.errors import ConfigError
 from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.queue.clock import Clock
 from tailrace.queue.layout import Layout
@@ -19,6 +20,7 @@ __all__ = ["BackedUp"]
 class BackedUp:
     """A part of `Store`."""
 
+    path: str
     fs: FileSystem
     clock: Clock
     layout: Layout
@@ -42,12 +44,16 @@ class BackedUp:
         with bytes done and bytes in all; what it raises ends the backup.
         """
         from tailrace.queue.backup import backup
+        from tailrace.queue.backup_files import is_inside
 
         self.check_open()
         target, older = os.fspath(path), None if since is None else os.fspath(since)
         if isinstance(self.fs, OsFileSystem):  # the working directory may change meanwhile
             target = os.path.abspath(target) if target else ""
             older = None if older is None else os.path.abspath(older)
+        if target and is_inside(self.fs, target, self.path):
+            where = f"in the store {self.path} itself"
+            raise ConfigError(f"path: {target} is {where}; name a folder elsewhere")
         return backup(
             self.fs,
             self.layout.root,

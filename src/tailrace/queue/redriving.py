@@ -8,10 +8,12 @@ from itertools import islice
 
 from tailrace.errors import LeaseLost
 from tailrace.kernel import Record
+from tailrace.log.inputs import check_whole
 from tailrace.queue import dead_letters
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.clock import Clock
 from tailrace.queue.consumer import Consumer
+from tailrace.queue.inputs import check_limit
 from tailrace.queue.journal import Op
 from tailrace.queue.lease import DYING
 from tailrace.queue.message import Message
@@ -51,6 +53,8 @@ class Redriving:
     def dead(self, name: str, limit: int | None = None) -> list[Message]:
         """The dead letters of a queue that nobody has dealt with, oldest first; also those of one
         of the same name that was deleted."""
+        if limit is not None:
+            check_limit(limit)
         letters = self._letters(name)
         if letters is None:
             return []
@@ -78,6 +82,11 @@ class Redriving:
     ) -> Generator[Message, None, None]:
         """The same, one by one, for who wants to know how far it came: each when it is back. To be
         closed, so that nothing is held."""
+        if limit is not None:
+            check_limit(limit)
+        offsets = None if offsets is None else list(offsets)
+        for offset in offsets or ():
+            check_whole("offsets", offset, "offsets among the dead letters")
         letters, target, done = self._letters(name), self.get(name), 0
         if letters is None:
             return
