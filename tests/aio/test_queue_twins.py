@@ -24,10 +24,22 @@ SPACE = {"abandon_log", "admit", "drop_segment", "idle_ms", "is_open", "open_log
 NOT_FOR_TASKS: dict[str, set[str]] = {
     "Store": {"attend", "bury", "check_open", "declare", "open_log", "publish_once"}
     | {"prepare_burial"},
-    "Queue": {"abandon", "append", "bury", "disown", "group", "log", "open_group", "publish_once"}
+    "Queue": {
+        "abandon",
+        "append",
+        "append_draft",
+        "bury",
+        "draft",
+        "disown",
+        "group",
+        "log",
+        "open_group",
+        "publish_once",
+    }
     | {"prepare_burial"}
     | SPACE,
-    "Stream": {"abandon", "append", "disown", "group", "log", "open_group"} | SPACE,
+    "Stream": {"abandon", "append", "append_draft", "disown", "draft", "group", "log", "open_group"}
+    | SPACE,
     "Consumer": {"check_open", "look_now", "tail"},
     "StreamConsumer": {"check_open", "commit_but", "look_now", "tail"},
     "Message": {"lease_ms", "settler"},

@@ -655,6 +655,6 @@ def test_a_folder_in_that_of_the_store(tmp_path: Path) -> None:
     """Who deletes the one deletes the other."""
     with Store(tmp_path / "data") as store:
         store.queue("q")
-        with pytest.raises(ConfigError, match="in the store .* itself"):
+        with pytest.raises(ConfigError, match=r"in the store .* itself"):
             store.backup(tmp_path / "data" / "backup")
     assert not (tmp_path / "data" / "backup").exists()

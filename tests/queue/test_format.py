@@ -129,6 +129,7 @@ def test_every_operation_has_its_keys(machine: Machine) -> None:
         {"t": "deleted"},
         {"t": "doubt"},
         {"t": "rewind", "x": 0},
+        {"t": "return", "c": "c", "r": [0, 1]},
         {"t": "skip", "x": 0},
         {"t": "free", "r": [0, 1]},
         {"t": "drop", "r": [0, 1], "f": 2, "x": 3, "n": 2},

@@ -498,12 +498,12 @@ class Log:
     def end_offset(self) -> int:
         """The offset that the next record gets."""
         self._reopen_if_inherited()
-        writer = self._writer
-        end = 0 if writer is None else writer.end_offset
-        if writer is not None and (writer.turn.held or self._closed):
+        if (writer := self._writer) is None:
+            return self._observer.view().end
+        end = writer.end_offset
+        if writer.turn.held or self._closed or not writer.board.is_being_written:
             return end
-        # Another process that keeps its turn tells only now and then how far it is.
-        return max(end, self._observer.view().end)
+        return max(end, self._observer.view().end)  # who keeps its turn tells only now and then
 
     @property
     def durable_offset(self) -> int:
@@ -577,7 +577,7 @@ class Log:
         # Where a log that one only reads ends is in its files, which may be gone.
         state = "closed" if self._closed else "read-only"
         if self._writer is not None and not self._closed:
-            state = f"{self.start_offset}..{self.end_offset}"
+            state = f"{self.start_offset}..{self._writer.end_offset}"
         return f"Log({self.path!r}, {self.flush_mode}, {state})"
 
     def _check_open(self) -> None:
