@@ -5,66 +5,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import FunctionType
-from typing import Any
+from importlib import import_module
+from types import FunctionType, ModuleType
 
 import pytest
 
 import tailrace
 from tailrace.testing import machine as machines
 from tests.aio import facade
-from tests.queue import (
-    conftest,
-    test_changed_options,
-    test_checklist,
-    test_checklist_dead,
-    test_checklist_streams,
-    test_delays,
-    test_deletion,
-    test_depth,
-    test_ephemeral,
-    test_errors,
-    test_expiry,
-    test_fan_out,
-    test_groups,
-    test_looking,
-    test_outgoing,
-    test_publishing,
-    test_redrive,
-    test_waiting,
-)
+from tests.queue import conftest
 from tests.queue.conftest import clock, machine, open_store, store
 from tests.queue.test_delays import awake, queue
 from tests.queue.test_looking import path
 
 __all__ = ["awake", "clock", "machine", "open_store", "path", "queue", "store"]
 
-SUITE = (
-    test_changed_options,
-    test_checklist,
-    test_checklist_dead,
-    test_checklist_streams,
-    test_delays,
-    test_deletion,
-    test_depth,
-    test_ephemeral,
-    test_errors,
-    test_expiry,
-    test_fan_out,
-    test_groups,
-    test_looking,
-    test_outgoing,
-    test_publishing,
-    test_redrive,
-    test_waiting,
-)
+SUITE = [
+    import_module(f"tests.queue.test_{name}")
+    for name in (
+        *("changed_options", "checklist", "checklist_dead", "checklist_streams", "delays"),
+        *("deletion", "depth", "ephemeral", "errors", "expiry", "fan_out", "groups", "looking"),
+        *("outgoing", "publishing", "redrive", "waiting"),
+    )
+]
 
 NOT_FOR_TASKS = {
     "test_delayed_messages_are_scheduled_where_that_works": "asks a store from within its thread",
 }
 
 
-def suite_of(module: Any) -> Iterator[tuple[str, FunctionType]]:
+def suite_of(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
     for name, each in vars(module).items():
         is_test = isinstance(each, FunctionType) and name.startswith("test_")
         if is_test and name not in NOT_FOR_TASKS:
