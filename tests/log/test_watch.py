@@ -250,6 +250,41 @@ def test_close_ends_the_waits_of_other_threads(file: Path, tmp_path: Path) -> No
     other.close()
 
 
+def test_who_waits_aside_never_leads_for_others(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "bell").touch()
+    bell, watch = Watch(str(tmp_path / "bell"), aside=True), Watch(str(file))
+    background = Waiting(bell.wait)
+    eventually(lambda: hub.aside.leader is not None)
+    assert hub.current.leader is None
+    waiting = Waiting(watch.wait)
+    asleep(1)
+    touch(file)
+    assert waiting.result() is True
+    assert hub.aside.leader is not None  # it was not woken
+    touch(tmp_path / "bell")
+    assert background.result() is True
+    for each in (bell, watch):
+        each.close()
+
+
+def test_without_a_second_instance_who_waits_aside_shares_the_first(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(str(file))
+
+    def refuse(_self: inotify.Inotify) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(inotify.Inotify, "__init__", refuse)
+    bell = Watch(str(file), aside=True)
+    assert not bell.is_looking
+    touch(file)
+    assert bell.wait(WAIT)
+    assert watch.wait(WAIT)
+    for each in (bell, watch):
+        each.close()
+
+
 def test_whoever_waits_uses_no_processor(file: Path, tmp_path: Path) -> None:
     (tmp_path / "other").touch()
     other, watch = Watch(str(tmp_path / "other")), Watch(str(file))

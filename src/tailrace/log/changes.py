@@ -82,7 +82,7 @@ class Changes(Generic[Owner]):
         self.inotify: Inotify | None = None
         self.complaint: OSError | None = None  # the last failure that a person can do something for
         self.look_every_s = LOOK_FIRST_S
-        self._is_open = False
+        self.is_open = False
         self._places: set[Place[Owner]] = set()  # all; each is also in one of the following
         self._heard: dict[int, set[Place[Owner]]] = {}
         self._looked: set[Place[Owner]] = set()
@@ -156,8 +156,7 @@ class Changes(Generic[Owner]):
         return dict.fromkeys(place.owner for place in changed)
 
     def _watch_descriptor(self, path: str) -> int:
-        if not self._is_open:
-            self._open()
+        self.open()
         if self.inotify is None:
             return -1
         try:
@@ -167,7 +166,10 @@ class Changes(Generic[Owner]):
                 self.complaint = error
             return -1
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Ask the kernel for an instance, once; the first place does, too."""
+        if self.is_open:
+            return
         if os.environ.get("TAILRACE_WATCH") != "poll":
             from tailrace.log.inotify import Inotify
 
@@ -176,7 +178,7 @@ class Changes(Generic[Owner]):
             except OSError as error:
                 if error.errno in _NO_ROOM:
                     self.complaint = error
-        self._is_open = True
+        self.is_open = True
 
     def close(self) -> Iterable[Owner]:
         """Forget all places, without a word to the kernel but that we close our descriptors: a

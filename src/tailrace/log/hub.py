@@ -4,8 +4,9 @@ There is one instance because a user may have few (128, often). There is no thre
 would cost a hop on every wake-up. Of the threads that wait, one leads: it sleeps on the inotify
 descriptor, and tells the others, who each sleep on a lock. When it leaves, another leads. An
 asyncio loop has a reader on the descriptor while one of its tasks waits. So several may find the
-same event; one reads it, and whoever does tells all. When nobody waits nobody reads, and the kernel
-keeps (and merges) the events.
+same event; one reads it, and whoever does tells all. (Threads in the background, which wait all the
+time for what seldom comes, would always lead, and be that hop: they have a hub `aside`.) When
+nobody waits nobody reads, and the kernel keeps (and merges) the events.
 
 Nobody sleeps through a change, for these reasons:
 
@@ -42,7 +43,7 @@ from tailrace.log.changes import LOOK_FIRST_S, LOOK_LAST_S, Changes, Place
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Ear", "Hub", "Task", "Thread", "current", "start_afresh"]
+__all__ = ["Ear", "Hub", "Task", "Thread", "aside", "current", "start_afresh"]
 
 logger = logging.getLogger("tailrace")
 
@@ -169,6 +170,14 @@ class Hub:
         self._attendances: dict[asyncio.AbstractEventLoop, _Attendance] = {}
         self._retired: deque[Ear] = deque()
         self._has_complained = False
+
+    @property
+    def hears(self) -> bool:
+        """Does the kernel tell us anything?"""
+        if not self._changes.is_open:
+            with self._lock:
+                self._changes.open()
+        return self._changes.inotify is not None
 
     # --- who subscribes ---------------------------------------------------------------------
 
@@ -392,13 +401,16 @@ class Hub:
 
 
 current = Hub()
+aside = Hub()
 
 
 def start_afresh() -> None:
-    """Begin with a hub of our own: in a forked child, and in tests, when nobody waits."""
-    global current
-    old, current = current, Hub()
-    old.disown()
+    """Begin with hubs of our own: in a forked child, and in tests, when nobody waits."""
+    global current, aside
+    old = current, aside
+    current, aside = Hub(), Hub()
+    for each in old:
+        each.disown()
 
 
 os.register_at_fork(after_in_child=start_afresh)

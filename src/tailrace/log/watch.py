@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from tailrace.log import hub
-from tailrace.log.hub import Ear, Task, Thread
+from tailrace.log.hub import Ear, Hub, Task, Thread
 
 __all__ = ["Watch"]
 
@@ -31,13 +31,20 @@ class Watch:
     A forked child may go on with a Watch. Its first wait there returns True at once.
     """
 
-    def __init__(self, *paths: str, names_in: Sequence[str] = ()) -> None:
+    def __init__(self, *paths: str, names_in: Sequence[str] = (), aside: bool = False) -> None:
         """`names_in` are directories of which only the names count: to look at a large one is much
-        work. `OSError` if there is nothing at a path."""
+        work. `aside` is for a thread that waits all the time for what seldom comes: it would lead
+        for everybody else. `OSError` if there is nothing at a path."""
         for path in (*paths, *names_in):
             os.stat(path)
+        self._is_aside = aside
         self._ear = Ear(*([os.path.abspath(path) for path in each] for each in (paths, names_in)))
-        hub.current.adopt(self._ear)
+        self._hub.adopt(self._ear)
+
+    @property
+    def _hub(self) -> Hub:
+        """Of this process: a fork changes it."""
+        return hub.aside if self._is_aside and hub.aside.hears else hub.current
 
     @property
     def is_looking(self) -> bool:
@@ -51,7 +58,7 @@ class Watch:
         An exception from a signal handler comes out at once, and takes nothing away: what had
         happened is told by the next wait.
         """
-        ours, ear = hub.current, self._ear
+        ours, ear = self._hub, self._ear
         if ear.hub is not ours:
             ours.adopt(ear)
         thread = Thread(ear)
@@ -75,12 +82,12 @@ class Watch:
             self.begin(task)
             await task.future
             if not task.is_over:  # the time has passed; something may have come with it
-                hub.current.take_in(task.loop)
+                self._hub.take_in(task.loop)
         finally:
             try:
-                hub.current.unattend(task, timer)
+                self._hub.unattend(task, timer)
             except BaseException:  # see `wait`
-                hub.current.unattend(task, timer)
+                self._hub.unattend(task, timer)
                 raise
         return self.take(task)
 
@@ -89,8 +96,8 @@ class Watch:
     def task(self) -> Task:
         """The running task, which is about to wait."""
         ear = self._ear
-        if ear.hub is not hub.current:
-            hub.current.adopt(ear)
+        if ear.hub is not self._hub:
+            self._hub.adopt(ear)
         # Importing asyncio takes long, and whoever has a running loop has it already.
         return Task(ear, sys.modules["asyncio"].get_running_loop())
 
@@ -98,7 +105,7 @@ class Watch:
         """Its future is done when there is something, or the Watch was closed."""
         ear, seen = self._ear, task.seen
         if ear.tick == seen and not ear.closed:
-            hub.current.attend(task)
+            self._hub.attend(task)
             if ear.tick == seen and not ear.closed:
                 return
         task.settle()
@@ -106,9 +113,9 @@ class Watch:
     def leave(self, task: Task) -> None:
         """Whatever has happened to it."""
         try:
-            hub.current.unattend(task)
+            self._hub.unattend(task)
         except BaseException:
-            hub.current.unattend(task)
+            self._hub.unattend(task)
             raise
 
     def take(self, task: Task) -> bool:
@@ -126,7 +133,7 @@ class Watch:
         ear.closed = True
         for sleeper in list(ear.sleepers):
             sleeper.rouse()
-        hub.current.retire(ear)
+        self._hub.retire(ear)
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the end of the process the kernel tidies up. No ear: there was nothing at a path.
