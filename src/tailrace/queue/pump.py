@@ -150,10 +150,7 @@ class Pump:
         if is_there:
             self._alarm.open()
         if wanted != self._watched and isinstance(store.fs, OsFileSystem):
-            if is_there:
-                watch = Watch(wanted, aside=True)
-            else:
-                watch = Watch(names_in=[wanted], aside=True)
+            watch = Watch(wanted, aside=True) if is_there else Watch(names_in=[wanted], aside=True)
             old, self._watch, self._watched = self._watch, watch, wanted
             if old is not None:
                 old.close()
