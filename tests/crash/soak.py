@@ -175,12 +175,13 @@ class Books:
         assert not strangers, f"nobody published them: {strangers[:5]}"
         undone = [each for each in seen if (each[0], each[2]) in self.cancelled]
         assert not undone, f"cancelled, and delivered: {undone[:5]}"
+        known = seen | self.maybe_acked
         lost = [
             (queue, group, value)
             for queue, value in self.published - self.maybe_cancelled
             if self.kinds[queue, value] == "n"
             for group in groups_of(queue)
-            if (queue, group, value) not in seen | self.maybe_acked
+            if (queue, group, value) not in known
         ]
         assert not lost, f"{len(lost)} lost: {lost[:5]}"
 
