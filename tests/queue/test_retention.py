@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import tailrace
 from tailrace import Closed, Queue, Store, Stream
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.disk import DiskSettings, Level
-from tailrace.queue.handles import Handles, most_logs
+from tailrace.queue.handles import FILES_OF_A_LOG, Handles, most_files
 from tailrace.queue.looking import Look
 from tailrace.queue.settings import QueueSettings
 from tests.log.helpers import WAIT
@@ -388,7 +389,7 @@ def open_files() -> int:
 
 def test_many_queues_do_not_need_many_files(tmp_path: Path) -> None:
     with tailrace.open(tmp_path, flush="none") as store:
-        store.handles = Handles(5)
+        store.handles = Handles(5 * FILES_OF_A_LOG)
         before = open_files()
         for number in range(40):
             store.queue(f"q{number}").publish(b"%d" % number)
@@ -398,6 +399,23 @@ def test_many_queues_do_not_need_many_files(tmp_path: Path) -> None:
             assert drain(queue.consumer("w")) == [b"%d" % number]
             queue._consumers.clear()
         assert sum(queue.is_open for queue in store.queues()) < 20
+
+
+def test_groups_and_delayed_messages_count_too(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, flush="none") as store, tailrace.open(tmp_path) as other:
+        store.queue("first").publish(b"x", delay=3600)
+        eventually(lambda: store.delivers_delayed or other.delivers_delayed)
+        used = other if store.delivers_delayed else store  # the one who does not deliver
+        used.handles = Handles(200)
+        before = open_files()
+        for number in range(20):
+            queue = used.queue(f"q{number}")
+            queue.publish(b"x", delay=3600)
+            for group in range(5):
+                queue.consumer(f"g{group}").close()
+        assert sum(queue.files for queue in used.queues()) < 400
+        assert open_files() - before < 700  # with those of the one who delivers
+        assert all(queue.delayed_count() == 1 for queue in used.queues())
 
 
 def test_what_is_in_use_does_not_rest(tmp_path: Path) -> None:
@@ -439,7 +457,7 @@ def test_a_message_in_hand_keeps_its_group(tmp_path: Path) -> None:
 
 def test_threads_that_use_more_queues_than_may_be_open(tmp_path: Path) -> None:
     with tailrace.open(tmp_path, flush="none") as store:
-        store.handles = Handles(3)
+        store.handles = Handles(3 * FILES_OF_A_LOG)
         failures: list[Exception] = []
 
         def work(start: int) -> None:
@@ -466,4 +484,6 @@ def test_threads_that_use_more_queues_than_may_be_open(tmp_path: Path) -> None:
 
 
 def test_how_many_depends_on_the_process() -> None:
-    assert 16 <= most_logs() <= 256
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert most_files(2) == min(max(limit // 2, 256), 4096)
+    assert most_files(8) <= most_files(2)

@@ -22,7 +22,7 @@ from tailrace.queue.delays import Delays
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
 from tailrace.queue.group import Member
 from tailrace.queue.group_files import GroupFiles, discard_unopened
-from tailrace.queue.handles import QueueLog, opening
+from tailrace.queue.handles import FILES_OF_A_GROUP, FILES_OF_A_LOG, QueueLog, opening
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
 from tailrace.queue.registry import Queues
@@ -159,8 +159,17 @@ class LogQueue(Roomy):
                     finally:  # whatever came of it, if the folder went away meanwhile
                         self._check_there()
                 log = self._log
-            self._store.handles.opened(self)
+            self.note_opened()
         return log
+
+    def note_opened(self) -> None:
+        """There are more files open than before. Not with our lock: others may be asked to rest."""
+        self._store.handles.opened(self)
+
+    @property
+    def files(self) -> int:
+        logs = (self._log is not None) + self.delays.is_open
+        return FILES_OF_A_LOG * logs + FILES_OF_A_GROUP * len(self._groups)
 
     def rest(self) -> bool:
         """Close the log and the groups, unless they are in use; false if so."""
@@ -183,6 +192,8 @@ class LogQueue(Roomy):
                 return False
             if log is not None:
                 log.close()
+            if not self._store.delivers_delayed:  # who does lets them rest in its own way
+                self.delays.rest()
         finally:
             self._lock.release()
         return True
@@ -291,7 +302,8 @@ class LogQueue(Roomy):
             self._groups[group_id] = made
             if self.settings is not settings:  # changed meanwhile
                 self._adopt(self.settings)
-            return made
+        self.note_opened()
+        return made
 
     def _opening(self, group_id: str) -> AbstractContextManager[None]:
         return opening(f"the group {group_id!r} of the queue {self.name!r}")

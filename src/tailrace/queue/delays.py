@@ -168,6 +168,7 @@ class Delays(Delivery):
                     with opening(f"the place of what is delayed for {self._queue.name!r}"):
                         self._incoming = self._open()
                 incoming = self._incoming
+            self._queue.note_opened()
         return incoming
 
     def _open(self) -> QueueLog:

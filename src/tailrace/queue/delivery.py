@@ -75,6 +75,8 @@ class Target(Protocol):
 
     def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> None: ...
 
+    def note_opened(self) -> None: ...
+
 
 class Delivery:
     """The turn, and what is done in it. Thread-safe."""

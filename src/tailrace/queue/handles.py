@@ -1,8 +1,8 @@
-"""How many logs a store has open: as many as are in use, and else a bounded number.
+"""How many files a store has open: those of queues that are in use, and else a bounded number.
 
-A queue opens its log when it is first needed, and keeps it. When too many are open, those that were
-opened first rest: their queue closes them, unless anybody uses them, and opens another handle when
-it needs one.
+A queue opens its log when it is first needed, and its groups, and keeps them. When there are too
+many files, the queues that were opened first rest: they close what they have, unless anybody uses
+it, and open it anew when they need it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.log.retention import VacuumReport
 from tailrace.log.stricter import be_stricter, raise_promise
 
-__all__ = ["Bounds", "Handles", "QueueLog", "look_at", "most_logs", "opening"]
+__all__ = ["Bounds", "Handles", "QueueLog", "look_at", "most_files", "opening"]
 
-_FILES_OF_A_LOG = 16  # with a group or two
-_FEWEST, _MOST = 16, 256
+FILES_OF_A_LOG = 14
+FILES_OF_A_GROUP = 7
+_FEWEST, _MOST = 256, 4096
 
 # Options that an open log can change; the others count when it is opened.
 _LIVE = ("codec", "segment_bytes", "segment_age_ms", "index_max_bytes", "max_batch_bytes")
@@ -130,20 +131,24 @@ def opening(what: str) -> Iterator[None]:
 
 
 class Resting(Protocol):
+    @property
+    def files(self) -> int:
+        """About how many it has open."""
+
     def rest(self) -> bool:
         """Let go of everything that is not in use; false if something is."""
 
 
-def most_logs() -> int:
-    """A quarter of the files that this process may have open is for the logs of a store."""
+def most_files(share: int) -> int:
+    """One part in `share` of the files that this process may have open. Often that is 1,024."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return _MOST
-    return min(max(limit // 4 // _FILES_OF_A_LOG, _FEWEST), _MOST)
+    return min(max(limit // share, _FEWEST), _MOST)
 
 
 class Handles:
-    """Which queues have their log open, oldest first. Thread-safe."""
+    """Which queues have files open, oldest first. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -151,7 +156,8 @@ class Handles:
         self._open: dict[Resting, None] = {}
 
     def opened(self, queue: Resting) -> None:
-        """Without a lock of a queue: have others rest, if there are too many now."""
+        """It has more files now. Without a lock of a queue: have others rest, if these are too
+        many."""
         for other in self._surplus(queue):
             if not other.rest():
                 with self._lock:
@@ -160,11 +166,16 @@ class Handles:
     def _surplus(self, queue: Resting) -> list[Resting]:
         with self._lock:
             self._open[queue] = self._open.pop(queue, None)
-            count = len(self._open) - self._most
-            # If those are in use, it is one more each time that looks at the others.
-            chosen = [each for each in list(self._open)[: max(count, 0) * 2] if each is not queue]
-            for each in chosen:
-                del self._open[each]
+            surplus = sum(each.files for each in self._open) - self._most
+            chosen = []
+            surplus *= 2  # if some are in use, it is others that rest
+            for each in list(self._open):
+                if surplus <= 0:
+                    break
+                if each is not queue:
+                    surplus -= each.files
+                    chosen.append(each)
+                    del self._open[each]
             return chosen
 
     def forget(self, queue: Resting) -> None:

@@ -26,6 +26,7 @@ from tailrace.errors import Closed, TailraceError
 from tailrace.log.fs import FileLock, OsFileSystem
 from tailrace.log.watch import Watch
 from tailrace.queue.alarm import NEVER
+from tailrace.queue.handles import FILES_OF_A_LOG, most_files
 
 if TYPE_CHECKING:
     from tailrace.queue.delays import Delays
@@ -43,7 +44,7 @@ _AFTER_ERROR_MS: Final = 1_000
 _HELD_UP_MS: Final = 250
 _SOON_MS: Final = 60_000  # what is due later need not be open,
 _QUIET_S: Final = 10.0  # if nothing has come for so long,
-_OPEN_MOST: Final = 32  # or if so many are open
+_OPEN_MOST: Final = 32  # or if so many are open; fewer, where a process may have few files
 
 
 class Pump:
@@ -59,8 +60,9 @@ class Pump:
         self._watch: Watch | None = None
         self._watched = ""
         self._lock: FileLock | None = None
-        self._is_ours = False  # the lock
+        self.is_delivering = False  # the lock is ours
         self._next: dict[str, int] = {}  # when to look at a queue, by its incarnation
+        self._open_most = min(_OPEN_MOST, most_files(8) // FILES_OF_A_LOG)
         self._busy_s: dict[str, float] = {}  # when we last did so, of those that may be open
         self._thread = threading.Thread(target=self._run, name="tailrace-delays", daemon=True)
         self._thread.start()
@@ -118,13 +120,13 @@ class Pump:
         alarm = self._alarm
         if self._lock is None:
             self._lock = store.fs.lock(os.path.join(alarm.folder, "pump"))
-        if not self._is_ours and not self._lock.acquire(wait=False):
+        if not self.is_delivering and not self._lock.acquire(wait=False):
             now_ms = store.clock.wall_ms()
             wait_ms = min(alarm.next_ms - now_ms + _GRACE_MS, _LONGEST_MS)
             return max(wait_ms, _SHORTEST_MS) / 1000
-        is_new = not self._is_ours
+        is_new = not self.is_delivering
         if is_new:
-            self._is_ours = is_called = True
+            self.is_delivering = is_called = True
             self._next.clear()  # others may have done anything
         alarm.next_ms = 0
         next_ms = self._deliver(store, is_called)
@@ -133,7 +135,7 @@ class Pump:
         if self._look_again(store, next_ms):  # it may have come before they could read that
             return 0.0
         if next_ms == NEVER:
-            self._is_ours = False
+            self.is_delivering = False
             self._lock.release()
             return _LONGEST_MS / 1000
         if is_new:
@@ -225,7 +227,7 @@ class Pump:
         if next_due is not None and next_due < store.clock.wall_ms() + _SOON_MS:
             return
         quiet_s = monotonic() - self._busy_s.get(incarnation, 0.0)
-        if len(self._busy_s) > _OPEN_MOST or quiet_s > _QUIET_S:
+        if len(self._busy_s) > self._open_most or quiet_s > _QUIET_S:
             self._busy_s.pop(incarnation, None)
             delays.fall_asleep(next_due)
 

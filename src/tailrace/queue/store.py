@@ -25,7 +25,7 @@ from tailrace.queue.closing import close_all
 from tailrace.queue.consumer import Consumer, StreamConsumer, shorter
 from tailrace.queue.disk import DiskSettings, DiskWatch
 from tailrace.queue.ephemeral import Attendance, Sweeper
-from tailrace.queue.handles import Handles, QueueLog, most_logs, opening
+from tailrace.queue.handles import Handles, QueueLog, most_files, opening
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.looking import Look
 from tailrace.queue.message import Message
@@ -90,7 +90,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._is_inherited = False
         self._presence = self._new_presence()
         self._sweeper = Sweeper(self._sweep)
-        self.handles = Handles(most_logs())
+        self.handles = Handles(most_files(2))
         self.look = Look(self.fs, self.layout, self.registry.current, self.clock)
         self.disk = DiskWatch(self.fs, self.layout.root, disk)
         self.reserve = Reserve(self.fs, self.layout.side)
@@ -128,6 +128,11 @@ class Store(BackedUp, PublishingByTopic, Redriving):
                     self._is_inherited = False
                     if self.upkeep:
                         self._pump = Pump(self)
+
+    @property
+    def delivers_delayed(self) -> bool:
+        """Is this the process that does, of those that have the store open?"""
+        return self._pump is not None and self._pump.is_delivering
 
     def _new_presence(self) -> FileLock:
         """Who has the store open shares this lock."""
