@@ -90,7 +90,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._is_inherited = False
         self._presence = self._new_presence()
         self._sweeper = Sweeper(self._sweep)
-        self.handles = Handles(most_files(2))
+        self.handles = Handles(most_files(3))
         self.look = Look(self.fs, self.layout, self.registry.current, self.clock)
         self.disk = DiskWatch(self.fs, self.layout.root, disk)
         self.reserve = Reserve(self.fs, self.layout.side)
