@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
-__all__ = ["COLUMNS", "HEADERS_AS", "Projection", "Rows", "ddl"]
+__all__ = [
+    "COLUMNS",
+    "HEADERS_AS",
+    "Decoder",
+    "Projection",
+    "Rows",
+    "ddl",
+    "numbers",
+    "routing_keys",
+    "texts",
+]
 
 # As Spark writes their types, which is how a user's schema is compared.
 COLUMNS: Final = {
@@ -188,7 +198,7 @@ class Decoder:
             case "timestamp":
                 return _time(batch.column("timestamp"))
             case "expires_at":
-                return _time(_numbers(batch.column("_expires_at")))
+                return _time(numbers(batch.column("_expires_at")))
             case "partition" | "timestampType":
                 return pa.repeat(pa.scalar(0, pa.int32()), rows)
             case "queue":
@@ -198,18 +208,11 @@ class Decoder:
                     self._queue, batch.column("offset").cast(pa.string()), ":"
                 )
             case "topic":
-                return _text(batch.column("_topic"))
+                return texts(batch.column("_topic"))
             case "routing_key":
-                return self._routing_key(_text(batch.column("_topic")))
+                return routing_keys(self._queue, texts(batch.column("_topic")))
             case _:
                 return self._headers(batch.column("headers"))
-
-    def _routing_key(self, topic: Any) -> Any:
-        if pc.all(pc.equal(topic, address_of(self._queue)), min_count=0).as_py():
-            return pa.repeat(pa.scalar("", pa.string()), len(topic))  # which is quicker
-        root = f"{ROOT}/{self._queue}/"
-        behind = pc.utf8_slice_codeunits(topic, len(root))
-        return pc.if_else(pc.fill_null(pc.starts_with(topic, root), False), behind, "")
 
     def _headers(self, lists: Any) -> Any:
         """As the kernel gives them they cannot be null, and Spark's may be."""
@@ -252,7 +255,7 @@ def _moment(milliseconds: int) -> Any:
     return pa.scalar(milliseconds * 1000, _TIME)
 
 
-def _numbers(column: Any) -> Any:
+def numbers(column: Any) -> Any:
     """Milliseconds as text; null where it is no number, or one that microseconds cannot tell."""
     if column.null_count == len(column):  # as it mostly is
         return pa.nulls(len(column), pa.int64())
@@ -260,11 +263,20 @@ def _numbers(column: Any) -> Any:
     return pc.if_else(is_number, column, None).cast(pa.string()).cast(pa.int64())
 
 
-def _text(column: Any) -> Any:
+def texts(column: Any) -> Any:
     """Bytes as text. Others may have written what is no UTF-8."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
         values: Sequence[bytes | None] = column.to_pylist()
-        texts = [None if value is None else value.decode(errors="replace") for value in values]
-        return pa.array(texts, pa.string())
+        decoded = [None if value is None else value.decode(errors="replace") for value in values]
+        return pa.array(decoded, pa.string())
+
+
+def routing_keys(queue: str, topic: Any) -> Any:
+    """What stands behind the queue's address in each topic."""
+    if pc.all(pc.equal(topic, address_of(queue)), min_count=0).as_py():
+        return pa.repeat(pa.scalar("", pa.string()), len(topic))  # which is quicker
+    root = f"{ROOT}/{queue}/"
+    behind = pc.utf8_slice_codeunits(topic, len(root))
+    return pc.if_else(pc.fill_null(pc.starts_with(topic, root), False), behind, "")

@@ -1,0 +1,240 @@
+"""What is in an archive: which offsets of which queue, in which files.
+
+    <archive>/<first>-<last>.parquet                          or, partitioned by time,
+    <archive>/date=2026-11-17/hour=13/<first>-<last>.parquet
+    <archive>/_tailrace/manifest.jsonl
+    <archive>/_tailrace/lock                                  held by who archives
+    <archive>/_tailrace/staging/                              files that are being written
+
+Tools that read a folder of Parquet files pass over names with an underscore.
+
+The manifest has a JSON object a line, whose first key is the CRC-32C of what follows it, like a
+group's journal. The first line says whose archive it is, each other one is a step: a range of
+offsets, and the files that have its rows. A step counts when its line is on the disk. Its files
+were written to the staging folder, synced and renamed before that. A file's name tells the range
+and the folder its time, so whoever was killed in between is followed by one who puts the same rows
+under the same name. Steps are never changed and their ranges never overlap. A last line that was
+not finished is cut off by the next who writes.
+
+Readers need no lock: what a manifest names is there, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from tailrace.errors import ConfigError, Corrupt, Locked
+from tailrace.log.fs import FileSystem, read_file, replace_file, write_all
+from tailrace.queue.journal import encode_line, parse_line
+
+__all__ = ["ArchivedFile", "Manifest", "Origin", "Step", "Writing", "side_of"]
+
+FORMAT: Final = 1
+PARTITIONS: Final = ("date", "hour")
+
+_SIDE: Final = "_tailrace"
+_NAME: Final = "manifest.jsonl"
+_LARGEST: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Whose archive it is. `incarnation` tells the queue from another of the same name."""
+
+    queue: str
+    incarnation: str
+    partition_by: str = ""  # one of PARTITIONS, or nothing
+
+    def check_is(self, queue: str, incarnation: str, folder: str) -> None:
+        """Refuse an archive of another queue."""
+        if self.queue != queue:
+            raise ConfigError(
+                f"{folder} is the archive of the queue {self.queue!r}, not of {queue!r}; each "
+                "queue has a folder of its own"
+            )
+        if self.incarnation != incarnation:
+            raise ConfigError(
+                f"{folder} is the archive of another queue {queue!r}, which was deleted; this one "
+                "needs a new folder"
+            )
+
+
+@dataclass(frozen=True)
+class ArchivedFile:
+    """A Parquet file of a step. `path` is from the archive's folder on."""
+
+    path: str
+    rows: int
+    size: int
+    crc32c: int  # of the whole file
+    first_ms: int  # the oldest timestamp in it, and the newest
+    last_ms: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """Offsets `first <= o < last`: all the rows that the log had of them are in the files."""
+
+    first: int
+    last: int
+    files: tuple[ArchivedFile, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """An archive as somebody found it. A snapshot: what came later is not in it."""
+
+    folder: str
+    origin: Origin
+    steps: tuple[Step, ...] = ()  # in the order of their offsets
+    length: int = field(default=0, repr=False)  # bytes of the file that are whole lines
+
+    @classmethod
+    def load(cls, fs: FileSystem, folder: str) -> Manifest:
+        """`ConfigError` if there is no archive."""
+        found = cls.find(fs, folder)
+        if found is None:
+            raise ConfigError(f"there is no archive in {folder}")
+        return found
+
+    @classmethod
+    def find(cls, fs: FileSystem, folder: str) -> Manifest | None:
+        path = os.path.join(side_of(folder), _NAME)
+        data = read_file(fs, path, _LARGEST)
+        if data is None:
+            return None
+        whole = data[: data.rfind(b"\n") + 1]
+        lines = whole.split(b"\n")[:-1]
+        parsed = [parse_line(line) for line in lines]
+        for number, each in enumerate(parsed, 1):
+            if each is None:
+                raise Corrupt(f"{path}: line {number} is damaged")
+        if not parsed:
+            raise Corrupt(f"{path}: the first line is missing")
+        steps = sorted((_step(each) for each in parsed[1:] if each), key=lambda step: step.first)
+        return cls(folder, _origin(parsed[0] or {}, path), tuple(steps), len(whole))
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Which offsets are archived, `first <= o < last`, with as few ranges as can be."""
+        found: list[tuple[int, int]] = []
+        for step in self.steps:
+            if found and found[-1][1] >= step.first:
+                found[-1] = found[-1][0], max(found[-1][1], step.last)
+            else:
+                found.append((step.first, step.last))
+        return found
+
+    def reaches(self, first: int) -> int:
+        """Up to which offset all is archived, from `first` on; `first` if nothing is."""
+        for low, high in self.ranges():
+            if low <= first < high:
+                return high
+        return first
+
+    def within(self, first: int, last: int) -> Iterator[Step]:
+        """The steps that have offsets of a range."""
+        return (step for step in self.steps if step.first < last and step.last > first)
+
+
+class Writing:
+    """The one who archives: holds the archive's lock. Not thread-safe."""
+
+    def __init__(self, fs: FileSystem, folder: str, origin: Origin) -> None:
+        """Go on with an archive, or begin one. `ConfigError` if it is another queue's or has other
+        partitions, `Locked` if somebody else is at it."""
+        self._fs = fs
+        self.folder = folder
+        fs.make_dirs(self.staging)
+        self._lock = fs.lock(os.path.join(side_of(folder), "lock"))
+        if not self._lock.acquire(wait=False):
+            self._lock.close()
+            raise Locked(f"somebody else is archiving to {folder} just now")
+        try:
+            self.manifest = self._open(origin)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def staging(self) -> str:
+        return os.path.join(side_of(self.folder), "staging")
+
+    def _open(self, origin: Origin) -> Manifest:
+        fs, path = self._fs, os.path.join(side_of(self.folder), _NAME)
+        found = Manifest.find(fs, self.folder)
+        if found is None:
+            line = encode_line({"t": "archive", "format": FORMAT, **asdict(origin)})
+            replace_file(fs, path, line)
+            return Manifest(self.folder, origin, (), len(line))
+        found.origin.check_is(origin.queue, origin.incarnation, self.folder)
+        if found.origin.partition_by != origin.partition_by:
+            kept = found.origin.partition_by or "nothing"
+            raise ConfigError(
+                f"{self.folder} is partitioned by {kept}, not by "
+                f"{origin.partition_by or 'nothing'}; that cannot be changed"
+            )
+        with contextlib.closing(fs.open(path, write=True)) as file:
+            if file.size() > found.length:  # the line of one who was killed
+                file.truncate(found.length)
+                file.sync()
+        return found
+
+    def add(self, steps: Sequence[Step]) -> None:
+        """Have steps count, all of which are on the disk. If this fails they may count or not, and
+        nothing is added before the archive was opened anew."""
+        before = self.manifest
+        for step in steps:
+            overlap = next(before.within(step.first, step.last), None)
+            if overlap is not None:
+                raise ValueError(f"{step.first} to {step.last} is archived already: {overlap}")
+        lines = b"".join(encode_line(_document(step)) for step in steps)
+        path = os.path.join(side_of(self.folder), _NAME)
+        with contextlib.closing(self._fs.open(path, write=True)) as file:
+            write_all(file, lines, before.length)
+            file.sync()
+        merged = tuple(sorted([*before.steps, *steps], key=lambda step: step.first))
+        self.manifest = Manifest(self.folder, before.origin, merged, before.length + len(lines))
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def __enter__(self) -> Writing:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def side_of(folder: str) -> str:
+    """Where an archive has what is no row."""
+    return os.path.join(folder, _SIDE)
+
+
+def _document(step: Step) -> dict[str, Any]:
+    return {"t": "step", **asdict(step)}
+
+
+def _step(document: dict[str, Any]) -> Step:
+    try:
+        files = tuple(ArchivedFile(**each) for each in document["files"])
+        return Step(document["first"], document["last"], files)
+    except (KeyError, TypeError) as error:
+        raise Corrupt(f"a step of the manifest is of a newer version: {document}") from error
+
+
+def _origin(document: dict[str, Any], path: str) -> Origin:
+    if document.get("t") != "archive" or document.get("format") != FORMAT:
+        raise Corrupt(f"{path}: it is of a newer version of tailrace, or none of its manifests")
+    return Origin(document["queue"], document["incarnation"], document["partition_by"])
