@@ -88,12 +88,13 @@ def batches(request: pytest.FixtureRequest) -> list[list[bytes]]:
 
 
 def test_what_is_staged_is_sent_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte once; and all of it is synced in the end."""
+    """Each byte once; all of it is synced in the end, and is not kept in memory then."""
     sent: list[tuple[int, int]] = []
     disk = SimulatedDisk()
     monkeypatch.setattr(staging, "_AT_ONCE", 300)
-    monkeypatch.setattr(SimulatedFile, "start_sync", lambda _, *part: sent.append(part))
+    monkeypatch.setattr(SimulatedFile, "part_with", lambda _, *part: sent.append(part))
     [piece] = stage(disk, large("x"))
+    assert sent.pop() == (piece.size, 0)
     assert len(sent) == 3
     ends = [position + size for size, position in sent]
     assert [0, *ends] == [*(position for _, position in sent), piece.size]

@@ -92,13 +92,13 @@ def test_files(tmp_path: Path) -> None:
     assert file.pread_into(buffer, 8) == 2
     assert buffer == b"89\0\0"
     file.truncate(5)
-    file.start_sync(100, 2)  # as far as it goes
+    file.part_with(100, 2)  # as far as it goes
     file.sync()
     assert file.size() == 5
     assert file.pread(9, 0) == b"01234"
     file.close()
     file.close()
-    file.start_sync(5, 0)  # a hint: it never fails
+    file.part_with(5, 0)  # a hint: it never fails
     with pytest.raises(OSError, match="Bad file descriptor"):
         file.size()
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -79,9 +79,10 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None: ...
 
-    def start_sync(self, size: int, position: int) -> None:
-        """Send bytes that were just written on their way to the disk, so that a `sync` later has
-        less to wait for. A hint: it does not wait, and promises nothing."""
+    def part_with(self, size: int, position: int) -> None:
+        """We shall not read these bytes soon. What of them is not on the disk is sent there, so
+        that a `sync` later has less to wait for; what is need not be kept in memory. A hint: it
+        does not wait, and promises nothing."""
 
     def sync(self) -> None:
         """Make the contents and the size durable (fdatasync)."""
@@ -186,8 +187,8 @@ class OsFile:
     def truncate(self, size: int) -> None:
         os.ftruncate(self.fd, size)
 
-    def start_sync(self, size: int, position: int) -> None:
-        if _HAS_FADVISE:  # who does not need them has them written; they stay as long as they are
+    def part_with(self, size: int, position: int) -> None:
+        if _HAS_FADVISE:
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self.fd, position, size, os.POSIX_FADV_DONTNEED)
 

@@ -67,12 +67,14 @@ class Stage:
         )
         unsent = self._current.size - self._sent
         if unsent >= _AT_ONCE:
-            self._file.start_sync(unsent, self._sent)
+            self._file.part_with(unsent, self._sent)
             self._sent = self._current.size
 
     def _end_file(self) -> None:
         assert self._file is not None
         self._file.sync()
+        if self._current.size >= _AT_ONCE:  # what others read stays in memory instead
+            self._file.part_with(self._current.size, 0)
         self._file.close()
         self._file = None
         self._pieces.append(self._current)

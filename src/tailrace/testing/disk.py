@@ -299,7 +299,7 @@ class SimulatedFile:
             contents.truncate(size)
             self._disk._touch(self._node)
 
-    def start_sync(self, size: int, position: int) -> None: ...  # and what it may do, a crash does
+    def part_with(self, size: int, position: int) -> None: ...  # and what it may do, a crash does
 
     def sync(self) -> None:
         with self._disk._guard:

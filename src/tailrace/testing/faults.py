@@ -290,8 +290,8 @@ class FaultyFile:
     def truncate(self, size: int) -> None:
         self._fs._call("truncate", self._path, lambda: self._inner.truncate(size))
 
-    def start_sync(self, size: int, position: int) -> None:
-        self._inner.start_sync(size, position)
+    def part_with(self, size: int, position: int) -> None:
+        self._inner.part_with(size, position)
 
     def sync(self) -> None:
         call, fault = self._fs._next("sync", self._path)

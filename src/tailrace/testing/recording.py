@@ -222,8 +222,8 @@ class RecordingFile:
         event = self._begin("truncate", size, size)
         self._fs._do(event, lambda: self._inner.truncate(size))
 
-    def start_sync(self, size: int, position: int) -> None:
-        self._inner.start_sync(size, position)
+    def part_with(self, size: int, position: int) -> None:
+        self._inner.part_with(size, position)
 
     def sync(self) -> None:
         self._fs._do(self._begin("sync"), self._inner.sync)
