@@ -477,9 +477,14 @@ import atexit, sys, threading, time
 from tailrace.log import hub
 from tailrace.log.watch import Watch
 
+def wait():
+    watch = Watch(sys.argv[1])
+    while watch.wait():  # by looking, a file that is new is told of more than once
+        continue
+
 watch = Watch(sys.argv[1])  # never closed
 for _ in range(3):
-    threading.Thread(target=Watch(sys.argv[1]).wait, daemon=True).start()
+    threading.Thread(target=wait, daemon=True).start()
 while len(hub.current._queue) < 3:
     time.sleep(0.001)
 atexit.register(Watch(sys.argv[1]).close)
