@@ -94,7 +94,10 @@ def _import_fastavro() -> None:
 
 def columns_of(text: str) -> str:
     """The columns of a schema, as Spark writes them: `struct<id:bigint,…>`."""
-    return _Types().kind(parse_schema(text))
+    try:
+        return _Types().kind(parse_schema(text))
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"no Avro schema: {type(error).__name__}: {error}") from None
 
 
 class _Types:
