@@ -81,8 +81,8 @@ def test_what_is_wrong_is_one_line(shell: Shell) -> None:
 def test_it_is_told_to_stop(tmp_path: Path) -> None:
     """By SIGTERM, and by Ctrl-C, in the middle of a batch: that is finished. Meanwhile another
     process sees how it goes."""
-    processes: dict[int, subprocess.Popen[str]] = {}
-    shells: dict[int, Shell] = {}
+    processes: dict[signal.Signals, subprocess.Popen[str]] = {}
+    shells: dict[signal.Signals, Shell] = {}
     try:
         for signum in (signal.SIGTERM, signal.SIGINT):
             shell = shells[signum] = Shell(tmp_path / str(signum))

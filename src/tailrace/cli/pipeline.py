@@ -165,11 +165,12 @@ class _Runner:
             try:
                 with stopping.allowed():
                     ours = signal.getsignal(signal.SIGINT)
-                    spark = local_session(master, settings(self._chosen, conf))
+                    common = settings(self._chosen, conf)
+                    spark = local_session(master, common)
                     _restore(ours)  # Spark's would cancel the jobs of a batch
                 for definition in self._chosen:
                     stopping.check()
-                    session = told_apart(spark, definition, conf)
+                    session = told_apart(spark, definition, conf, common)
                     runs.append(Run(session, self._path, definition, once=once))
                     runs[-1].start(keep_checkpoint=keep)
                     if not self._as_json:
@@ -400,12 +401,14 @@ def check(
     with quietly(), Stopping() as stopping:
         try:
             with stopping.allowed():
-                spark = local_session(master, settings(chosen, conf))
+                common = settings(chosen, conf)
+                spark = local_session(master, common)
                 for definition in chosen:
                     said = None
                     try:
                         Home(path, definition).check()
-                        check_one(told_apart(spark, definition, conf), path, definition)
+                        session = told_apart(spark, definition, conf, common)
+                        check_one(session, path, definition)
                     except TailraceError as error:
                         said, wrong = str(error), wrong + 1
                     except errors as error:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from tailrace.config.schema import CONF, FILE_FORMATS, MESSAGE_FORMATS
+from tailrace.config.schema import CONF, FILE_FORMATS, MESSAGE_FORMATS, OUTPUT_MODES
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.names import check_name
 from tailrace.units import parse_duration
@@ -55,6 +55,8 @@ def problems_of_pipeline(entry: Mapping[str, Any]) -> Found:
     yield from _named("name", "pipeline", entry)
     yield from _named("from", "queue", entry)
     yield from _named("dead_letters", "queue", entry)
+    yield from _one_of("format", entry, MESSAGE_FORMATS)
+    yield from _one_of("output_mode", entry, OUTPUT_MODES)
     yield from _statement(entry)
     yield from _decoding(entry, "")
     yield from _moments(entry, "")
@@ -88,7 +90,7 @@ def _decoding(entry: Mapping[str, Any], above: str) -> Found:
         yield f"{above}schema_file", "there is schema, too; keep one of them"
     if kind == "raw" and given:
         yield f"{above}{given[0]}", "it is for format json, csv or avro"
-    elif kind != "raw" and not given:
+    elif kind in MESSAGE_FORMATS[1:] and not given:
         yield f"{above}schema", f"format {kind} needs it, or schema_file"
     if "delimiter" in entry and kind != "csv":
         yield f"{above}delimiter", "it is for format csv"
@@ -104,11 +106,13 @@ def _moments(entry: Mapping[str, Any], above: str) -> Found:
 
 def _target(entry: Mapping[str, Any]) -> Found:
     to, mode = entry.get("to"), entry.get("output_mode", "append")
+    if isinstance(to, Mapping):
+        yield from _one_of("to.format", to, FILE_FORMATS)
     if isinstance(to, str):
         yield from _named("to", "queue", entry)
         if to == entry.get("from"):
             yield "to", f"it reads {to!r}, and would read what it writes; name another queue"
-    elif isinstance(to, Mapping) and mode != "append":
+    elif isinstance(to, Mapping) and mode in OUTPUT_MODES[1:]:
         yield "output_mode", f"files are only added to; {mode} is for a queue"
 
 
@@ -131,6 +135,12 @@ def _table(above: str, table: Mapping[str, Any]) -> Found:
         for key in _OF_MESSAGES[1:]:
             if key in table and not table.get("stream"):
                 yield f"{above}{key}", "it is for a queue that is gone on with: set stream to true"
+
+
+def _one_of(path: str, entry: Mapping[str, Any], choices: tuple[str, ...]) -> Found:
+    given = entry.get(path.rpartition(".")[2], choices[0])
+    if given not in choices:
+        yield path, f"expected one of {', '.join(choices)}, got {given!r:.60}"
 
 
 def _named(path: str, what: str, entry: Mapping[str, Any], key: str | None = None) -> Found:

@@ -22,6 +22,7 @@ __all__ = [
     "FILE_FORMATS",
     "MESSAGE_FORMATS",
     "NAME",
+    "OUTPUT_MODES",
     "Disk",
     "File",
     "Pipeline",

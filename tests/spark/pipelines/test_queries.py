@@ -26,7 +26,7 @@ def test_windows_with_a_watermark(spark: Any, place: Place) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     rng = random.Random(seed)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number in range(400):  # nobody is late by two minutes
         moment = T0 + number * 3_000 - rng.randrange(119_000)
         rows.append({"who": f"w{rng.randrange(3)}", "at": moment})
@@ -142,7 +142,7 @@ def test_changes_of_an_aggregate(spark: Any, place: Place, mode: str) -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
 def test_files(spark: Any, place: Place, form: str) -> None:
-    from pyarrow import dataset
+    dataset: Any = pytest.importorskip("pyarrow.dataset")
 
     definition = place.define(
         sql="SELECT string(key) AS key, string(value) AS text FROM events",

@@ -50,7 +50,7 @@ class Home:
 
     def __init__(self, store: str, definition: Definition) -> None:
         self._fs = OsFileSystem()
-        self._definition = definition
+        self.definition = definition
         layout = Layout(self._fs, find_root(self._fs, os.path.abspath(store)))
         self.folder = layout.pipeline(definition.name)
         self.checkpoint = definition.checkpoint or os.path.join(self.folder, "checkpoint")
@@ -61,7 +61,7 @@ class Home:
 
     def dead(self, name: str) -> str:
         """The checkpoint of the query that takes what does not fit in an input."""
-        if self._definition.checkpoint is None:
+        if self.definition.checkpoint is None:
             return os.path.join(self.folder, "dead", to_component(name))
         return f"{self.checkpoint.rstrip('/')}-dead-{to_component(name)}"
 
@@ -74,7 +74,7 @@ class Home:
             if not lock.acquire(wait=False):
                 who = lock.read_note().decode("utf-8", "replace")
                 raise Locked(
-                    f"pipeline {self._definition.name!r}: {who or 'another process'} runs it; "
+                    f"pipeline {self.definition.name!r}: {who or 'another process'} runs it; "
                     "stop that first"
                 )
             lock.write_note(f"process {os.getpid()}".encode())
@@ -104,7 +104,7 @@ class Home:
     def changed(self) -> list[str]:
         """The keys that say something else than when the checkpoint was made. All of them, if
         nobody knows what it was made for."""
-        made, now = self.made(), self._definition.fingerprint
+        made, now = self.made(), self.definition.fingerprint
         if made is None:
             return sorted(now) if self._has_checkpoint() else []
         return sorted(key for key in now if made.fingerprint.get(key) != now[key])
@@ -114,7 +114,7 @@ class Home:
         changed = self.changed()
         if changed:
             raise TailraceError(
-                f"pipeline {self._definition.name!r}: its checkpoint was made for another "
+                f"pipeline {self.definition.name!r}: its checkpoint was made for another "
                 f"{', '.join(changed)}. Change that back; or begin anew with "
                 "--restart-from-scratch, which moves the checkpoint aside, reads from `start` on "
                 "and writes what was written before once more; or, if Spark can go on from the old "
@@ -127,7 +127,7 @@ class Home:
         made = Made(
             uuid.uuid4().hex if old is None else old.id,
             dict(starts) if old is None else old.starts,
-            self._definition.fingerprint,
+            self.definition.fingerprint,
         )
         if made != old:
             document: dict[str, Any] = {
@@ -141,12 +141,12 @@ class Home:
     def begin_anew(self) -> list[str]:
         """Move the checkpoint aside, and what it was made for; where it is now."""
         aside = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{uuid.uuid4().hex[:6]}"
-        places = [self.checkpoint, *(self.dead(name) for name in self._definition.inputs)]
+        places = [self.checkpoint, *(self.dead(name) for name in self.definition.inputs)]
         moved = []
         for place in [*places, self._made]:
             if not is_local(place):
                 raise TailraceError(
-                    f"pipeline {self._definition.name!r}: its checkpoint is in {place}, and not on "
+                    f"pipeline {self.definition.name!r}: its checkpoint is in {place}, and not on "
                     "this machine; move it yourself, or name another under the key checkpoint"
                 )
             path = place.removeprefix("file://")

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Planner", "letters_of", "messages"]
 
 _KINDS: Final = {**COLUMNS, "headers": HEADERS_AS["array"]}
-_CHECKER: Final = "org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker"
 _NEEDED_OF_BAD: Final = ("key", "value", "topic", "offset", "headers", "message_id")
 
 
@@ -220,15 +219,12 @@ class Planner:
         """As Spark does when a query starts."""
         from pyspark.errors import PySparkException
 
-        jvm: Any = self._spark._jvm
-        mode = getattr(
-            jvm.org.apache.spark.sql.streaming.OutputMode, self._definition.output_mode.title()
-        )
+        sql = self._spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+        checker: Any = sql.catalyst.analysis.UnsupportedOperationChecker
+        mode = getattr(sql.streaming.OutputMode, self._definition.output_mode.title())
         plan = frame._jdf.queryExecution().analyzed()
         try:
-            jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
-                plan, mode()
-            )
+            checker.checkForStreaming(plan, mode())
         except PySparkException as error:
             raise TailraceError(f"sql: {describe(error)}") from error
 

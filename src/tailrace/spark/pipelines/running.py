@@ -46,13 +46,20 @@ def settings(chosen: list[Definition], given: Mapping[str, str]) -> dict[str, st
     return {**found, **given}
 
 
-def told_apart(spark: SparkSession, definition: Definition, given: Mapping[str, str]) -> Any:
-    """A session for one pipeline: its views and settings are nobody else's."""
+def told_apart(
+    spark: SparkSession,
+    definition: Definition,
+    given: Mapping[str, str],
+    common: Mapping[str, str] | None = None,
+) -> Any:
+    """A session for one pipeline: its views and settings are nobody else's. `common` are the
+    `settings` that Spark was started with."""
     session = spark.newSession()
-    for name, value in {**definition.conf, **given}.items():
+    wanted = {**definition.conf, **given}
+    for name, value in wanted.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, value)
-        elif spark.sparkContext.getConf().get(name, None) not in (value, None):
+        elif (wanted if common is None else common).get(name) != value:
             raise TailraceError(
                 f"pipeline {definition.name!r}: conf: {name} cannot be another than that of the "
                 "pipelines beside it; run it in a process of its own"
