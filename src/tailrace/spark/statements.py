@@ -29,6 +29,7 @@ _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _CLASS: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\] ")
 _PYTHON_ERROR: Final = re.compile(r"(?m)^([A-Za-z_][\w.]*): (.+)$")
 _JAVA_ERROR: Final = re.compile(r"\b(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)")
+_MORE: Final = re.compile(r"\n==+ (?:SQL|Streaming Query)")  # what is said of the whole of it
 _DETAILS: Final = " Verify the spelling"
 
 
@@ -170,7 +171,7 @@ def describe(error: BaseException) -> str:
     if java is not None:
         text = java[2] if java[2].startswith("[") else f"{java[1]}: {java[2]}"
     text = _CLASS.sub("", _STATE.sub("", text))
-    said = " ".join(text.split("\n== SQL")[0].split())
+    said = " ".join(_MORE.split(text)[0].split())
     return f"{place}{said.partition(_DETAILS)[0] or type(error).__name__}"
 
 

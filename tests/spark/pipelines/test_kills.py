@@ -28,14 +28,15 @@ def start(place: Place, *arguments: str) -> subprocess.Popen[bytes]:
     environment["PYTHONPATH"] += os.pathsep + str(ROOT)
     confs = [word for conf in CONF for word in ("--conf", conf)]
     command = [sys.executable, "-m", "tailrace", "pipeline", "run", "p", *arguments, *confs]
-    return subprocess.Popen(
-        [*command, "--master", "local[2]"],
-        cwd=place.folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=(place.folder / "said").open("ab"),
-        start_new_session=True,
-    )
+    with (place.folder / "said").open("ab") as said:
+        return subprocess.Popen(
+            [*command, "--master", "local[2]"],
+            cwd=place.folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+        )
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from tailrace.log.fs import OsFileSystem
+from tailrace.queue.backup_restore import restore_backup
+from tailrace.queue.offline.verify import verify_store
 from tests.spark.pipelines.support import Place, forget_last_commit
 
 T0 = 1_700_000_040_000  # a whole minute
@@ -110,6 +114,20 @@ def test_a_restart_goes_on(spark: Any, place: Place) -> None:
     assert (first.key, first.value, first.headers["a"]) == (b"k", b"1", b"b")
     assert first.timestamp == T0
     assert second.value == b"2"
+
+
+def test_a_backup_goes_on_where_it_was(spark: Any, place: Place) -> None:
+    definition = place.define(sql="SELECT value FROM events")
+    place.publish("events", b"1")
+    place.run(spark, definition)
+    with place.open() as store:
+        store.backup(place.folder / "kept")
+    assert verify_store(OsFileSystem(), str(place.store / "queue")).ok
+    shutil.rmtree(place.store)
+    restore_backup(place.folder / "kept", place.store)
+    place.publish("events", b"2")
+    place.run(spark, definition)
+    assert place.values("out") == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("start", [2, at(T0 + 2)])

@@ -233,10 +233,13 @@ class Run:
 
     def stop(self, *, now: bool = False, state: str = "stopped") -> None:
         """It has ended, or is to end in the middle of what it does."""
-        for query in self._queries.values():
-            if now and query.isActive:
-                with contextlib.suppress(Exception):
-                    query.stop()
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        for query in self._queries.values() if now else ():
+            # What is wrong with it was told, or will be by who runs it next.
+            with contextlib.suppress(PySparkException, Py4JError):
+                query.stop()
         self.status.state = state
         self._write()
 
