@@ -87,6 +87,7 @@ class Run:
         self._queries: dict[str, Any] = {}
         self._seen: dict[str, str] = {}
         self._stopping: dict[str, int] | None = None
+        self._later: dict[str, Any] = {}  # queries that wait for the first batch of the main one
 
     # --- to start ---------------------------------------------------------------------------
 
@@ -106,8 +107,7 @@ class Run:
         self.status.state, self.status.started_at = "running", time.time_ns() // 1_000_000
         for name, queue in letters.items():
             writer = planner.bad(name).writeStream.format("tailrace")
-            writer = writer.option("path", self._path).option("queue", queue)
-            self._start(name, writer, self.home.dead(name))
+            self._later[name] = writer.option("path", self._path).option("queue", queue)
         self._start(_MAIN, self._target(frame, made), self.home.checkpoint)
         self._write()
 
@@ -179,6 +179,7 @@ class Run:
     def poll(self, told: Told | None = None) -> bool:
         """Take in what has happened; false when all has ended. `TailraceError` if it has failed.
         `told` gets each batch of the main query."""
+        self._start_others()
         active = False
         for name, query in self._queries.items():
             is_active = query.isActive
@@ -189,7 +190,17 @@ class Run:
                 if error is not None:
                     self.fail(error)
             active = active or is_active
-        return active
+        return active or bool(self._later)
+
+    def _start_others(self) -> None:
+        """Once the main query has done something, or has nothing to do: each of them starts
+        processes, and the rows are what is waited for."""
+        main = self._queries[_MAIN]
+        has_ended = not main.isActive and main.exception() is None
+        if self._later and (main.lastProgress is not None or has_ended):
+            for name, writer in self._later.items():
+                self._start(name, writer, self.home.dead(name))
+            self._later = {}
 
     def _take(self, name: str, query: Any, told: Told | None) -> bool:
         last = query.lastProgress
@@ -222,6 +233,7 @@ class Run:
 
     def finish(self) -> None:
         """Stop each query when the batch that it is at is done. `poll` on until that is so."""
+        self._later = {}  # what they have to do, they do the next time
         if self._stopping is None:
             self._stopping = {name: _batch(query) for name, query in self._queries.items()}
         for name, query in self._queries.items():
