@@ -21,7 +21,8 @@ import tailrace
 from tests.project import NEEDS_JAVA, ROOT
 
 EXAMPLES = ROOT / "examples"
-TIMEOUT_S = 240  # Spark takes its time where others use the machine, too
+WITH_SPARK = ("declarative_pipeline.py", "spark_pipeline.py")
+TIMEOUT_S = 280  # Spark takes its time where others use the machine, too
 PYTHON = [sys.executable, "-u", "-W", "error::ResourceWarning"]
 
 
@@ -49,9 +50,7 @@ def number_before(words: str, text: str) -> int:
 def examples() -> list[Any]:
     found = sorted(EXAMPLES.glob("*.py"))
     return [
-        pytest.param(
-            path, marks=NEEDS_JAVA if path.name == "spark_pipeline.py" else [], id=path.name
-        )
+        pytest.param(path, marks=NEEDS_JAVA if path.name in WITH_SPARK else [], id=path.name)
         for path in found
     ]
 
@@ -122,6 +121,20 @@ def test_spark_pipeline(tmp_path: Path) -> None:
     ]
     with tailrace.open(tmp_path) as store:
         assert sorted(values(store.queue("totals").read())) == [b"12", b"3", b"7"]
+
+
+@NEEDS_JAVA
+def test_declarative_pipeline(tmp_path: Path) -> None:
+    """Another run of it goes on where the first one ended: `spark-pipelines` has a checkpoint."""
+    assert run("declarative_pipeline.py", tmp_path).splitlines() == [
+        "published 5 orders; large has 0 messages",
+        *LARGE,
+    ]
+    with tailrace.open(tmp_path / "data") as store:
+        assert values(store.stream("large").read()) == [b"30", b"120", b"11"]
+
+
+LARGE = ["cups: 30", "spoons: 120", "plates: 11"]
 
 
 def test_spark_pipeline_without_java(tmp_path: Path) -> None:

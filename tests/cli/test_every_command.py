@@ -55,6 +55,10 @@ RIGHT = {
     "locks": Case("locks log", ""),
     "peek": Case("peek q w", "value 'c'"),
     "pending": Case("pending q w", "1"),
+    "pipeline check": Case("pipeline check", "pipeline 'copy': no problem"),
+    "pipeline list": Case("pipeline list", "copy"),
+    "pipeline run": Case("pipeline run copy --once", "copy: 1 batch, 1 row in, 1 out"),
+    "pipeline status": Case("pipeline status", "never ran"),
     "publish": Case("publish q", "published 2 messages", "one\ntwo\n"),
     "purge": Case("purge q --yes", "q"),
     "queues": Case("queues --json", '"name": "q"'),
@@ -67,6 +71,12 @@ RIGHT = {
     "vacuum": Case("vacuum q", "q"),
     "verify": Case("verify data", ""),
 }
+
+CONFIG = """\
+storage: {segment_bytes: 1MiB}
+pipelines: [{name: copy, from: s, sql: SELECT value FROM s, to: copied}]
+"""
+WITH_SPARK = ("pipeline check", "pipeline run", "sql")
 
 WRONG = {
     "backup": Case("backup kept", "kept"),
@@ -89,6 +99,10 @@ WRONG = {
     "locks": Case("locks missing", "missing"),
     "peek": Case("peek missing w", "missing"),
     "pending": Case("pending s readers", "s"),
+    "pipeline check": Case("pipeline check missing", "missing"),
+    "pipeline list": Case("pipeline list --config wrong.yaml", "segment_size"),
+    "pipeline run": Case("pipeline run missing", "missing"),
+    "pipeline status": Case("pipeline status missing", "missing"),
     "publish": Case("publish missing value", "missing"),
     "purge": Case("purge missing --yes", "missing"),
     "queues": Case("queues --store missing", "missing"),
@@ -137,7 +151,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.backup(folder / "kept")
     with tailrace.Log(folder / "log") as log:
         log.append([b"1", b"2"]).wait()
-    (folder / "tailrace.yaml").write_text("storage: {segment_bytes: 1MiB}\n")
+    (folder / "tailrace.yaml").write_text(CONFIG)
     (folder / "wrong.yaml").write_text("storage: {segment_size: 1MiB}\n")
     return folder
 
@@ -164,7 +178,7 @@ def run(place: Shell, case: Case) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=NEEDS_JAVA) if n == "sql" else n for n in RIGHT]
+    "name", [pytest.param(n, marks=NEEDS_JAVA) if n in WITH_SPARK else n for n in RIGHT]
 )
 def test_it_does_what_it_says(place: Shell, name: str) -> None:
     assert RIGHT[name].line.startswith(name)

@@ -83,6 +83,24 @@ queues:
     retention: {max_age: 7d, max_length_bytes: 1GiB}
 pipelines:
   - {name: revenue, from: jobs, sql: "SELECT 1", to: events}
+  - name: lake
+    from: jobs
+    format: csv
+    schema: id long, at timestamp
+    delimiter: ";"
+    watermark: {column: at, delay: 1h}
+    start: 2026-01-31T12:00:00Z
+    max_offsets_per_trigger: 1000
+    dead_letters: refused
+    sql_file: lake.sql
+    tables:
+      prices: prices.csv
+      others: {path: others, format: parquet}
+      events: {queue: events, stream: true, start: 17, watermark: {column: timestamp}}
+    to: {path: lake, format: json, partition_by: [day]}
+    trigger: once
+    checkpoint: checkpoints/lake
+    conf: ["spark.sql.shuffle.partitions=4"]
 cluster: {enabled: false, node: here}
 """
 

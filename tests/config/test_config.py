@@ -36,7 +36,7 @@ def test_what_it_gives(tmp_path: Path) -> None:
     assert config.disk.delete_when == "04;16"
     assert config.disk.enough_free is None
     assert config.listeners == {"mqtt": "127.0.0.1:1883", "ws": "[::1]:8083"}
-    assert [(p.name, p.source, p.to) for p in config.pipelines] == [("revenue", "jobs", "events")]
+    assert [(p.name, p.source) for p in config.pipelines] == [("revenue", "jobs"), ("lake", "jobs")]
     assert config.store_options() == {
         "flush": "async",
         "flush_interval": "250ms",

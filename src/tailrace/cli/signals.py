@@ -35,6 +35,7 @@ class Stopping:
 
     def __init__(self) -> None:
         self._signum: int | None = None
+        self._count = 0
         self._is_waiting = False
         self._old: list[tuple[int, Any]] = []
         self.pass_on: Callable[[int], object] | None = None  # to whom a signal is told
@@ -56,6 +57,7 @@ class Stopping:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         self._signum = signum
+        self._count += 1
         if self._is_waiting:
             raise Stopped(signum)
         if self.pass_on is not None and signum == signal.SIGTERM:  # a terminal tells everybody
@@ -63,6 +65,15 @@ class Stopping:
 
     def is_stopping(self) -> bool:
         return self._signum is not None
+
+    def is_insisting(self) -> bool:
+        """Has somebody told it again, who will not wait?"""
+        return self._count > 1
+
+    @property
+    def signal(self) -> int | None:
+        """What it was told by, if it was."""
+        return self._signum
 
     def check(self) -> None:
         if self._signum is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tailrace.cli.signals import Insisting
+from tailrace.cli.sparks import errors_of_spark, spark_options
 from tailrace.cli.stores import StorePlace, look_at_store, store_options
 from tailrace.errors import TailraceError
 
@@ -30,18 +31,6 @@ def _parse_output(_: click.Context, __: click.Parameter, text: str | None) -> st
     raise click.BadParameter(f"{text!r} is not table, csv, json or {_PARQUET}PATH")
 
 
-def _parse_conf(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.startswith("spark."):
-            raise click.BadParameter(
-                f"{pair!r} is not NAME=VALUE with a name such as spark.ui.port"
-            )
-        found[name] = value
-    return found
-
-
 @click.command()
 @click.argument("statement", metavar="STATEMENT")
 @click.option(
@@ -56,16 +45,7 @@ def _parse_conf(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -
     metavar="N",
     help=f"Write N rows at most.  [default: {_SHOWN} of a table, else all]",
 )
-@click.option(
-    "--master", metavar="URL", help="Where Spark runs.  [default: local[*], on this machine]"
-)
-@click.option(
-    "--conf",
-    multiple=True,
-    callback=_parse_conf,
-    metavar="NAME=VALUE",
-    help="A setting of Spark; may be given more than once.",
-)
+@spark_options
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
 def sql(
@@ -100,11 +80,7 @@ def sql(
     with look_at_store(store) as look:
         queues = sorted(look.queues())
         path = os.path.abspath(store.path)
-    try:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-    except ImportError:
-        raise TailraceError("pyspark is missing: pip install 'tailrace[spark]'") from None
+    errors = errors_of_spark()
     from tailrace.spark.session import local_session
     from tailrace.spark.statements import describe, query, quietly
 
@@ -114,7 +90,7 @@ def sql(
             spark = local_session(master, conf)
             signal.signal(signal.SIGINT, before)  # Spark's asks the JVM, in the middle of an answer
             _write(query(spark, path, queues, statement), wanted, folder, limit)
-        except (PySparkException, Py4JError) as error:
+        except errors as error:
             raise TailraceError(describe(error)) from error
         except KeyboardInterrupt:
             click.echo("tailrace: interrupted", err=True)

@@ -15,6 +15,7 @@ import msgspec
 
 from tailrace.config.keys import EXPECTED, Key, keys_of
 from tailrace.config.nodes import Node, Problem
+from tailrace.config.pipelines import problems_of_pipeline
 from tailrace.config.schema import NAME, File
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.disk import DiskSettings
@@ -98,12 +99,17 @@ class _Shape:
     def _value(self, node: Node, key: Key, path: str) -> Any:
         if node.value is None:
             return None
-        if key.section is not None and not key.is_list:
-            return self.section(node, key.section, path)
-        if key.section is not None:
-            return self._sections(node, key, path)
         if key.is_map:
             return self._map(node, key, path)
+        if key.is_list:
+            return self._sections(node, key, path)
+        return self._one(node, key, path)
+
+    def _one(self, node: Node, key: Key, path: str) -> Any:
+        """A mapping, or a value, or either."""
+        is_mapping = isinstance(node.value, dict) or not key.is_short
+        if key.section is not None and is_mapping:
+            return self.section(node, key.section, path)
         return self._leaf(node, key, path)
 
     def _sections(self, node: Node, key: Key, path: str) -> Any:
@@ -129,7 +135,7 @@ class _Shape:
             if not NAME.fullmatch(name):
                 self._findings.complain(place, "a name here is made of a to z, 0 to 9 and _")
                 continue
-            value = None if child.value is None else self._leaf(child, key, place)
+            value = None if child.value is None else self._one(child, key, place)
             if value is not None and value is not _BAD:
                 plain[name] = value
         return plain
@@ -144,6 +150,8 @@ class _Shape:
             return msgspec.convert(value, key.type)
         except msgspec.ValidationError:
             expected = EXPECTED[key.kind]
+            if key.is_short:
+                expected += f", or a mapping of {', '.join(keys_of(key.section))}"
             if key.choices:
                 expected = f"one of {', '.join(key.choices)}"
             self._expected(path, expected, node)
@@ -175,6 +183,9 @@ class _Rules:
         good |= self._try_each("queue_manager", self._plain.get("queue_manager", {}))
         for number, entry in enumerate(self._plain.get("queues", [])):
             self._queue(f"queues[{number}]", entry, good)
+        for number, entry in enumerate(self._plain.get("pipelines", [])):
+            for key, said in problems_of_pipeline(entry):
+                self._findings.complain(f"pipelines[{number}].{key}", said)
         for section in ("queues", "pipelines"):
             self._names(section)
         if "cluster" in self._plain and self._plain["cluster"].get("enabled") is not False:

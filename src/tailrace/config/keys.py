@@ -29,6 +29,12 @@ EXPECTED: Final = {
     "address": "an address such as '127.0.0.1:1883'",
     "hours": "always, disk_full, or hours such as '04;16'",
     "choice": "text",
+    "names": "a list of names",
+    "confs": "a list such as ['spark.sql.shuffle.partitions=4']",
+    "above0": "a whole number above 0",
+    "start": "first, next, an offset, or a time",
+    "trigger": "a duration such as '10s', or once",
+    "delimiter": "a character",
 }
 _SHORT: Final = {
     "texts": "list of texts",
@@ -40,13 +46,16 @@ _SHORT: Final = {
     "retries": "whole number or `unlimited`",
     "address": "address for each name",
     "hours": "text; hours such as `04;16`",
+    "confs": "list of texts",
+    "trigger": "duration or `once`",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of a mapping. `section` is the class of the mapping that is its value; with `is_list`
-    its value is a list of them; with `is_map` it is values of its kind by free names."""
+    its value is a list of them; with `is_map` it is values of its kind by free names. With
+    `is_short` a value of its kind may stand for the mapping."""
 
     name: str
     kind: str
@@ -54,6 +63,7 @@ class Key:
     section: Any = None
     is_list: bool = False
     is_map: bool = False
+    is_short: bool = False
     default: Any = None
     is_required: bool = False
     meaning: str = ""
@@ -77,9 +87,16 @@ def _key(field: msgspec.structs.FieldInfo) -> Key:
     if _is_section(base):
         return Key(name, "section", field.type, base)
     is_map = get_origin(base) is dict
+    kind, section = field.type, None
     if is_map:
-        _, inner = _unwrap(arguments[1])
+        kind = arguments[1]
+        base, inner = _unwrap(kind)
         metas = inner + metas
+    others = get_args(base)
+    if any(map(_is_section, others)):
+        section = next(filter(_is_section, others))
+        kind = next(each for each in others if each is not section)
+        metas = _unwrap(kind)[1] + metas
     extra: dict[str, Any] = {}
     shown: dict[str, Any] = {}
     for meta in metas:
@@ -88,8 +105,10 @@ def _key(field: msgspec.structs.FieldInfo) -> Key:
     return Key(
         name,
         extra["kind"],
-        arguments[1] if is_map else field.type,
+        kind,
+        section,
         is_map=is_map,
+        is_short=section is not None,
         default=None if default is msgspec.NODEFAULT else default,
         is_required=is_required,
         meaning=next(meta.description for meta in metas if meta.description),
@@ -130,7 +149,7 @@ def table() -> Iterator[tuple[str, str, str, str]]:
 def _rows(section: Any, above: str) -> Iterator[tuple[str, str, str, str]]:
     for key in keys_of(section).values():
         path = f"{above}{key.name}"
-        if key.section is not None:
+        if key.section is not None and not key.is_short:
             yield from _rows(key.section, f"{path}[]." if key.is_list else f"{path}.")
             continue
         if key.inherits:
@@ -140,12 +159,17 @@ def _rows(section: Any, above: str) -> Iterator[tuple[str, str, str, str]]:
         else:
             default = f"`{json.dumps(key.default)}`"
         yield path, _type_of(key), default, key.meaning
+        if key.is_short:
+            yield from _rows(key.section, f"{path}.<name>." if key.is_map else f"{path}.")
 
 
 def _type_of(key: Key) -> str:
     if key.choices:
         return ", ".join(f"`{choice}`" for choice in key.choices)
-    return _SHORT.get(key.kind, EXPECTED[key.kind])
+    said = _SHORT.get(key.kind, EXPECTED[key.kind])
+    if key.is_short:
+        said += ", or a mapping"
+    return f"{said}, for each name" if key.is_map and key.is_short else said
 
 
 # --- for editors ----------------------------------------------------------------------------
@@ -159,4 +183,5 @@ def json_schema() -> dict[str, Any]:
     schema["title"] = "tailrace"
     schema["$defs"]["File"]["patternProperties"] = {"^x-": {}}
     schema["$defs"]["Cluster"]["required"] = ["enabled"]
+    schema["$defs"]["Pipeline"]["anyOf"] = [{"required": ["sql"]}, {"required": ["sql_file"]}]
     return schema

@@ -176,11 +176,12 @@ class Config:
                 for number, item in enumerate(value):
                     place = f"{path}[{number}]."
                     yield from self._values(key.section, place, item, item.name)
-            elif key.section is not None:
-                yield from self._values(key.section, f"{path}.", value, name)
             elif key.is_map:
                 for each in value:
-                    yield Value(f"{path}.{each}", value[each], self.origin(f"{path}.{each}"))
+                    yield from self._one(key.section, f"{path}.{each}", value[each], name)
+            elif key.section is not None:
+                if value is not None:
+                    yield from self._one(key.section, path, value, name)
             elif path in _PLACES:
                 if path == _PLACES[0]:
                     yield self._place()
@@ -190,6 +191,13 @@ class Config:
                 yield Value(path, [default_binding(name or "")], DEFAULT)
             elif value is not None:
                 yield Value(path, value, self.origin(path))
+
+    def _one(self, section: Any, path: str, has: Any, name: str | None) -> Iterator[Value]:
+        """A mapping, or a value that stands for one."""
+        if section is not None and isinstance(has, section):
+            yield from self._values(section, f"{path}.", has, name)
+        else:
+            yield Value(path, has, self.origin(path))
 
     def _place(self) -> Value:
         """The folder of the store, by whichever of its names it is given."""

@@ -17,7 +17,20 @@ from msgspec import Meta, Struct, field
 from tailrace.log.options import FlushMode
 from tailrace.queue.settings import CODECS, ON_FULL, TYPES
 
-__all__ = ["NAME", "Disk", "File", "Pipeline", "QueueEntry", "Storage"]
+__all__ = [
+    "CONF",
+    "FILE_FORMATS",
+    "MESSAGE_FORMATS",
+    "NAME",
+    "OUTPUT_MODES",
+    "Disk",
+    "File",
+    "Pipeline",
+    "QueueEntry",
+    "Storage",
+    "TableEntry",
+    "TargetEntry",
+]
 
 
 def _kind(name: str, **more: Any) -> Meta:
@@ -42,6 +55,10 @@ def _says(meaning: str, default: str | None = None, inherits: str | None = None)
 
 
 NAME: Final = re.compile(r"^[a-z][a-z0-9_]*$")
+CONF: Final = re.compile(r"^spark\.[^=\s]+=.*$", re.DOTALL)
+MESSAGE_FORMATS: Final = ("raw", "json", "csv", "avro")
+FILE_FORMATS: Final = ("parquet", "csv", "json")
+OUTPUT_MODES: Final = ("append", "update", "complete")
 _DURATION: Final = r"^\s*(\d+(\.\d+)?\s*([mM]?[sS]|[mMhHdDwW])?\s*)+$"
 _SIZE: Final = r"^\s*\d+(\.\d+)?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
 _HOURS: Final = r"^\s*(always|disk_full|\d{1,2}(\s*;\s*\d{1,2})*)\s*$"
@@ -72,6 +89,22 @@ Hours = Annotated[
         "hours", pattern=_HOURS, minimum=0, maximum=23, examples=["always", "04;16", "disk_full"]
     ),
 ]
+Names = Annotated[list[str], _kind("names")]
+Confs = Annotated[list[str], _shown("confs", items={"type": "string", "pattern": CONF.pattern})]
+Above0 = Annotated[int, _kind("above0", ge=1)]
+Start = Annotated[
+    int | str,
+    _shown("start", minimum=0, minLength=1, examples=["first", "next", "2026-01-31T00:00:00Z"]),
+]
+Trigger = Annotated[
+    int | float | str,
+    _shown("trigger", pattern=f"^once$|{_DURATION}", minimum=0, examples=["10s", "5m", "once"]),
+]
+Delimiter = Annotated[str, _kind("delimiter", min_length=1)]
+MessageFormat = Annotated[str, _choice(MESSAGE_FORMATS)]
+FileFormat = Annotated[str, _choice(FILE_FORMATS)]
+TableFormat = Annotated[str, _choice(sorted({*MESSAGE_FORMATS, *FILE_FORMATS}))]
+OutputMode = Annotated[str, _choice(OUTPUT_MODES)]
 Flush = Annotated[str, _choice([str(mode) for mode in FlushMode])]
 Codec = Annotated[str, _choice(CODECS)]
 Type = Annotated[str, _choice(TYPES)]
@@ -277,15 +310,110 @@ class QueueEntry(_Section, frozen=True, kw_only=True):
     ] = None
 
 
+class WatermarkEntry(_Section, frozen=True, kw_only=True):
+    """How late a row may come."""
+
+    column: Annotated[Text, _says("the column with the time of a row", "has to be given")]
+    delay: Annotated[Duration, _says("rows that are later than the latest by more are dropped")] = (
+        "10m"
+    )
+
+
+class TableEntry(_Section, frozen=True, kw_only=True):
+    """What else a pipeline's statement can name: files, or another queue."""
+
+    path: Annotated[
+        Text | None,
+        _says("files, or a folder of them; a relative one is beside the file", "not given"),
+    ] = None
+    queue: Annotated[Text | None, _says("or a queue", "not given")] = None
+    stream: Annotated[
+        Flag, _says("of a queue: go on with it; else it is as it was at the start")
+    ] = False
+    format: Annotated[
+        TableFormat | None,
+        _says(
+            "of files `csv`, `json` or `parquet`, of messages as above",
+            "by the name of the files; of a queue `raw`",
+        ),
+    ] = None
+    schema: Annotated[Text | None, _says("as above; of files it may be left out", "not given")] = (
+        None
+    )
+    schema_file: Annotated[Text | None, _says("as above", "not given")] = None
+    delimiter: Annotated[Delimiter | None, _says("as above", '`","`')] = None
+    watermark: WatermarkEntry | None = None
+    start: Annotated[Start | None, _says("as above, with `stream`", "not given")] = None
+    max_offsets_per_trigger: Annotated[
+        Above0 | None, _says("as above, with `stream`", "not given")
+    ] = None
+
+
+class TargetEntry(_Section, frozen=True, kw_only=True):
+    """Where the rows of a pipeline go, if not to a queue."""
+
+    path: Annotated[
+        Folder, _says("a folder of files; a relative one is beside the file", "has to be given")
+    ]
+    format: Annotated[FileFormat, _says("of the files")] = "parquet"
+    partition_by: Annotated[
+        Names | None, _says("a folder for each value of these columns", "not given")
+    ] = None
+
+
 class Pipeline(_Section, frozen=True, kw_only=True):
-    """A query that runs on, from one queue to another."""
+    """A query that runs on, from one queue to another, or to files."""
 
     name: Annotated[Text, _says("its name", "has to be given")]
     source: Annotated[Text, _says("the queue that it reads", "has to be given")] = field(
         name="from"
     )
-    sql: Annotated[Text, _says("what it makes of it", "has to be given")]
-    to: Annotated[Text, _says("the queue that it writes", "has to be given")]
+    format: Annotated[MessageFormat, _says("what its values are; `raw`: bytes")] = "raw"
+    schema: Annotated[
+        Text | None,
+        _says(
+            "their columns, as Spark writes them (`id long, at timestamp`); or an Avro schema",
+            "not given",
+        ),
+    ] = None
+    schema_file: Annotated[Text | None, _says("a file with that", "not given")] = None
+    delimiter: Annotated[Delimiter | None, _says("of `csv`", '`","`')] = None
+    watermark: WatermarkEntry | None = None
+    start: Annotated[
+        Start,
+        _says("where a new pipeline begins: `first`, `next` (what comes), an offset, a time"),
+    ] = "first"
+    max_offsets_per_trigger: Annotated[
+        Above0 | None, _says("messages in one batch, at most", "5,000,000")
+    ] = None
+    dead_letters: Annotated[
+        Text | None,
+        _says("the queue that takes values that do not fit", "that of `from`: `$dlq/<from>`"),
+    ] = None
+    sql: Annotated[Text | None, _says("what it makes of it: a query", "this or `sql_file`")] = None
+    sql_file: Annotated[
+        Text | None, _says("a file with the query; a relative one is beside the file", "not given")
+    ] = None
+    tables: Annotated[
+        dict[Annotated[str, Meta(pattern=NAME.pattern)], Text | TableEntry],
+        _says("other tables that the query names: a path of files, or more", "none"),
+    ] = field(default_factory=dict)
+    to: Annotated[
+        Text | TargetEntry,
+        _says("the queue that it writes, which is made if it is not there", "has to be given"),
+    ]
+    trigger: Annotated[
+        Trigger | None,
+        _says("how often: a duration, or `once`: what is there, and end", "as soon as it can"),
+    ] = None
+    output_mode: Annotated[
+        OutputMode, _says("of an aggregate: `append` writes what is final, `update` what changed")
+    ] = "append"
+    checkpoint: Annotated[
+        Text | None,
+        _says("a folder for Spark's checkpoint", "in the store: `.tailrace/pipelines/<name>`"),
+    ] = None
+    conf: Annotated[Confs | None, _says("settings of Spark: `name=value`", "not given")] = None
 
 
 class Cluster(Struct, frozen=True, kw_only=True):

@@ -15,9 +15,10 @@ from tailrace.kernel import Record
 from tailrace.queue.message import Message, given_id, new_record
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["GROUP", "dead_letter", "origin", "queue_of", "revived", "step_id"]
+__all__ = ["GROUP", "PREFIX", "dead_letter", "origin", "queue_of", "revived", "step_id"]
 
 GROUP: Final = "$dead"
+PREFIX: Final = "_dlq_"  # of the headers that tell what a dead letter was
 
 _QUEUE, _TOPIC, _GROUP = "_dlq_original_queue", "_dlq_original_topic", "_dlq_group"
 _COUNT, _MOVED, _ID = "_dlq_delivery_count", "_dlq_moved_at", "_dlq_original_id"
@@ -37,7 +38,7 @@ def step_id(kind: str, incarnation: str, group_id: str, offset: int) -> str:
 
 def dead_letter(message: Message, topic: str, group_id: str, reason: str, wall_ms: int) -> Record:
     moved_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_ms // 1000))
-    kept = [pair for pair in message.headers.pairs if not pair[0].startswith("_dlq_")]
+    kept = [pair for pair in message.headers.pairs if not pair[0].startswith(PREFIX)]
     told: list[tuple[str, str]] = [
         (_QUEUE, message.queue),
         (_TOPIC, message.topic),
@@ -69,7 +70,7 @@ def origin(message: Message) -> tuple[str, str]:
 def revived(message: Message, expires_at: int | None) -> Record:
     """What it was, for the group that had it; nobody has tried it yet."""
     headers = message.headers
-    kept = [pair for pair in headers.pairs if not pair[0].startswith("_dlq_")]
+    kept = [pair for pair in headers.pairs if not pair[0].startswith(PREFIX)]
     return new_record(
         message.value,
         headers.get(_TOPIC, b"").decode("utf-8", "surrogateescape"),

@@ -7,6 +7,7 @@
       queues/<queue>/consumers/<group>/…              state.json, pel_<n>.json, ops.log
       .tailrace/                                      board, lock, members, trash
       .tailrace/delayed/<incarnation>/                what is to be delivered to a queue later
+      .tailrace/pipelines/<name>/                     what a pipeline of Spark's keeps
 
 Names are escaped (`names.py`). FluxMQ does not escape: a name with a slash is a folder in a folder
 there, which is used as it is where it exists.
@@ -85,6 +86,10 @@ class Layout:
         """Where a queue's delayed messages are; or those of all."""
         name = incarnation.replace("/", "_").replace(".", "_")
         return os.path.join(self.side, "delayed", *([name] if name else []))
+
+    def pipeline(self, name: str) -> str:
+        """What a pipeline of Spark's keeps: its checkpoint, and how it goes."""
+        return os.path.join(self.side, "pipelines", to_component(name))
 
     def trash(self, name: str) -> str:
         return os.path.join(self.side, "trash", name)

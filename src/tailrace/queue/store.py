@@ -386,6 +386,10 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         if settings.dlq.enabled:
             self._dead_letter_queue(dead_letters.queue_of(settings))
 
+    def prepare_letters(self, name: str) -> None:
+        """Have a queue of this name for dead letters."""
+        self._dead_letter_queue(name)
+
     def _dead_letter_queue(self, name: str) -> Queue:
         """As it is, if somebody has asked for it; else one that keeps what it gets."""
         settings = self.registry.current().get(name)

@@ -7,7 +7,7 @@ that do not look.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,13 +31,17 @@ def local_session(master: str | None = None, conf: Mapping[str, str] | None = No
 
 def register(spark: SparkSession) -> None:
     """Make `format("tailrace")` known to a session. Harmless where it is."""
-    from pyspark.errors import AnalysisException
-
     from tailrace.spark.source import TailraceSource
 
+    _register(spark, TailraceSource)
+
+
+def _register(spark: SparkSession, source: Any) -> None:
+    from pyspark.errors import AnalysisException
+
     try:
-        spark.dataSource.register(TailraceSource)
-    except AnalysisException as error:  # Spark 4.0 takes no second one; later ones replace it
+        spark.dataSource.register(source)
+    except AnalysisException as error:  # another session has; or Spark 4.0, which replaces none
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 

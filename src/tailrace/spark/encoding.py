@@ -16,12 +16,13 @@ import pyarrow.compute
 
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.addresses import address_of, topic_in
+from tailrace.queue.dead_letters import PREFIX as DEAD
 from tailrace.queue.message import EXPIRES, ID, STATE, TOPIC
 from tailrace.queue.topics import check_topic
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
-__all__ = ["IGNORED", "Encoder", "check_schema"]
+__all__ = ["IGNORED", "TAKES", "Encoder", "check_schema"]
 
 _BYTES: Final = ("binary", "string")
 _HEADERS: Final = (
@@ -30,7 +31,7 @@ _HEADERS: Final = (
     "array<struct<key:string,value:binary>>",
     "array<struct<key:string,value:string>>",
 )
-_TAKES: Final = {
+TAKES: Final = {
     "value": _BYTES,
     "key": _BYTES,
     "headers": _HEADERS,
@@ -59,14 +60,14 @@ def check_schema(schema: Any) -> list[str]:
         kind = field.dataType.simpleString()
         if field.name in IGNORED:
             continue
-        if field.name not in _TAKES:
+        if field.name not in TAKES:
             raise ConfigError(
-                f"the column {field.name!r} is unknown; a queue takes {', '.join(_TAKES)}"
+                f"the column {field.name!r} is unknown; a queue takes {', '.join(TAKES)}"
             )
-        if kind not in _TAKES[field.name]:
+        if kind not in TAKES[field.name]:
             raise ConfigError(
                 f"the column {field.name!r} is {kind}; it has to be "
-                f"{' or '.join(_TAKES[field.name])}"
+                f"{' or '.join(TAKES[field.name])}"
             )
         if field.name in names:
             raise ConfigError(f"the column {field.name!r} is there twice")
@@ -200,6 +201,7 @@ def _given(lists: Any) -> _Part:
     rows = pc.list_parent_indices(lists).cast(pa.int64())
     names, values = pc.list_flatten(lists).flatten()
     reserved = pc.fill_null(pc.starts_with(names, "_"), False)
+    reserved = pc.and_not(reserved, pc.fill_null(pc.starts_with(names, DEAD), False))
     if pc.any(reserved).as_py():
         name = names.filter(reserved)[0].as_py()
         raise ConfigError(f"the header {name!r}: names that begin with '_' are reserved")

@@ -40,7 +40,7 @@ _SOURCE: Final = (
     "splitBytes",
     "group",
 )
-_SINK: Final = ("path", "queue", "topic", "txnId", "checkpointLocation")
+_SINK: Final = ("path", "queue", "topic", "txnId", "txnVersion", "checkpointLocation", "queryName")
 _SPLIT_BYTES: Final = 64 << 20
 _AT_ONCE: Final = 5_000_000
 
@@ -136,14 +136,24 @@ class SinkOptions:
     queue: str | None = None  # else the column of that name, or `topic`, tells
     topic: str | None = None
     txn: str | None = None
+    version: int = 0  # of the transaction: each is taken once, and none below one that was
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
         options = _known(given, _SINK, "writing")
         if "queue" in options and "topic" in options:
             raise ConfigError("queue, topic: name the queue or the topic, not both")
+        version = options.get("txnVersion", "0")
+        if not re.fullmatch("[0-9]{1,18}", version):
+            raise ConfigError(f"txnVersion: expected a whole number from 0 on, got {version!r}")
+        if "txnVersion" in options and "txnId" not in options:
+            raise ConfigError("txnVersion: it counts the writes of a txnId; give that, too")
         return cls(
-            options["path"], options.get("queue"), options.get("topic"), options.get("txnId")
+            options["path"],
+            options.get("queue"),
+            options.get("topic"),
+            options.get("txnId"),
+            int(version),
         )
 
 

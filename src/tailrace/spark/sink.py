@@ -168,13 +168,14 @@ def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transact
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """`df.write`. The transaction is the option `txnId`, or this very write."""
+    """`df.write`. The transaction is the option `txnId`, with `txnVersion` one of many of that
+    name, or this very write."""
 
     def __init__(self, options: SinkOptions, schema: Any, *, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite=overwrite)
         name = options.txn if options.txn is not None else uuid.uuid4().hex
         check_name("transaction", name)
-        self._transaction = Transaction(f"spark-{name}", 0)
+        self._transaction = Transaction(f"spark-{name}", options.version)
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         return self._stage(iterator, self._transaction)

@@ -21,7 +21,7 @@ from tailrace.spark.columns import COLUMNS, HEADERS_AS, ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["describe", "query", "quietly"]
+__all__ = ["describe", "is_command", "needed", "parts", "place_of", "query", "quietly", "quoted"]
 
 _PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
 _POSITION: Final = re.compile(r"\(?\bline (\d+),? pos(?:ition)? (\d+)\)?")
@@ -29,6 +29,7 @@ _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _CLASS: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\] ")
 _PYTHON_ERROR: Final = re.compile(r"(?m)^([A-Za-z_][\w.]*): (.+)$")
 _JAVA_ERROR: Final = re.compile(r"\b(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)")
+_MORE: Final = re.compile(r"\n==+ (?:SQL|Streaming Query)")  # what is said of the whole of it
 _DETAILS: Final = " Verify the spelling"
 
 
@@ -36,8 +37,8 @@ def query(spark: SparkSession, path: str, queues: Collection[str], statement: st
     """What a statement gives. `TailraceError` in a line, if there is something wrong with it."""
     views = _Views(spark, path, queues)
     try:
-        if not _is_command(spark, statement):
-            views.columns = _needed(views.tried(statement, views.stand_in))
+        if not is_command(spark, statement):
+            views.columns = needed(views.tried(statement, views.stand_in))
             for name in views.made:
                 views.make(name)
         return views.tried(statement, views.make)
@@ -66,12 +67,12 @@ class _Views:
             except AnalysisException as error:
                 if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
                     raise
-                parts = _parts((error.getMessageParameters() or {})["relationName"])
-                queue = self._queue(parts, _position(str(error)))
-                if parts[-1] in self.made:
+                found = parts((error.getMessageParameters() or {})["relationName"])
+                queue = self._queue(found, place_of(str(error)))
+                if found[-1] in self.made:
                     raise  # it is there, and yet it is not what was meant
-                self.made[parts[-1]] = queue
-                make(parts[-1])
+                self.made[found[-1]] = queue
+                make(found[-1])
 
     def _queue(self, parts: list[str], place: str) -> str:
         name = ".".join(parts)
@@ -93,29 +94,29 @@ class _Views:
     def stand_in(self, view: str) -> None:
         nothing = self._spark.sparkContext.emptyRDD()
         schema = ddl(has_headers=True, headers_as="array")
-        self._spark.createDataFrame(nothing, schema).createOrReplaceTempView(_quoted(view))
+        self._spark.createDataFrame(nothing, schema).createOrReplaceTempView(quoted(view))
 
     def make(self, view: str) -> None:
         kinds = {**COLUMNS, "headers": HEADERS_AS["array"]}
         reader = self._spark.read.format("tailrace").option("path", self._path)
         reader = reader.option("queue", self.made[view])
         reader = reader.schema(", ".join(f"{name} {kinds[name]}" for name in self.columns))
-        reader.load().createOrReplaceTempView(_quoted(view))
+        reader.load().createOrReplaceTempView(quoted(view))
 
 
-def _parts(name: str) -> list[str]:
+def parts(name: str) -> list[str]:
     """The parts of a name as Spark writes it in messages: `` `a`.`b` ``."""
     return [part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", name)]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
 # --- what Spark makes of it -----------------------------------------------------------------
 
 
-def _is_command(spark: SparkSession, statement: str) -> bool:
+def is_command(spark: SparkSession, statement: str) -> bool:
     """Is it more than a query? Spark runs it as soon as it understands it."""
     jvm: Any = spark._jvm
     parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
@@ -123,7 +124,7 @@ def _is_command(spark: SparkSession, statement: str) -> bool:
     return any(kind.isInstance(node) for node in _nodes(parsed) for kind in kinds)
 
 
-def _needed(frame: DataFrame) -> list[str]:
+def needed(frame: DataFrame) -> list[str]:
     """The columns that the plan of a query refers to. By name alone, which may be too many."""
     plan: Any = frame._jdf.queryExecution().optimizedPlan()
     names = {name.lower() for name in _names(plan.output())}
@@ -165,16 +166,16 @@ def describe(error: BaseException) -> str:
         if found:  # of ours, which says what has to be known, or of some function's
             name, said = found[0]
             return said if name.startswith("tailrace.") else f"{name}: {said}"
-    place = _position(text)
+    place = place_of(text)
     java = None if _CLASS.match(text) else _JAVA_ERROR.search(text)
     if java is not None:
         text = java[2] if java[2].startswith("[") else f"{java[1]}: {java[2]}"
     text = _CLASS.sub("", _STATE.sub("", text))
-    said = " ".join(text.split("\n== SQL")[0].split())
+    said = " ".join(_MORE.split(text)[0].split())
     return f"{place}{said.partition(_DETAILS)[0] or type(error).__name__}"
 
 
-def _position(text: str) -> str:
+def place_of(text: str) -> str:
     """Where in the statement; columns count from 1, as in editors."""
     found = _POSITION.search(text)
     if found is None:

@@ -1,0 +1,157 @@
+"""What a pipeline in a file may say, as far as that can be told without Spark.
+
+What its statement means only Spark knows: `tailrace pipeline check` asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from tailrace.config.schema import CONF, FILE_FORMATS, MESSAGE_FORMATS, OUTPUT_MODES
+from tailrace.errors import ConfigError, InvalidName
+from tailrace.queue.names import check_name
+from tailrace.units import parse_duration
+
+__all__ = ["ONCE", "parse_start", "parse_trigger", "problems_of_pipeline"]
+
+ONCE: Final = "once"
+_WORDS: Final = ("first", "next")
+_OF_MESSAGES: Final = ("stream", "watermark", "start", "max_offsets_per_trigger")
+
+Found = Iterator[tuple[str, str]]
+
+
+def parse_start(given: int | str) -> int | str | datetime:
+    """An offset, a word, or a time."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        if given < 0:
+            raise ConfigError(f"an offset is 0 or above, not {given}")
+        return given
+    if given in _WORDS:
+        return given
+    try:
+        moment = datetime.fromisoformat(str(given))
+    except ValueError:
+        raise ConfigError(
+            f"{given!r} is not {', '.join(_WORDS)}, an offset, or a time such as "
+            "2026-01-31T12:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        raise ConfigError(f"{given!r} is a time without a zone; write {given}Z for UTC")
+    return moment
+
+
+def parse_trigger(given: int | float | str | None) -> int | str | None:
+    """Milliseconds; or `once`; or `None`, for as soon as it can."""
+    if given is None or given == ONCE:
+        return given
+    return parse_duration(given, "trigger")
+
+
+def problems_of_pipeline(entry: Mapping[str, Any]) -> Found:
+    """Keys of a pipeline that are wrong, and why. Each value has the right type already."""
+    yield from _named("name", "pipeline", entry)
+    yield from _named("from", "queue", entry)
+    yield from _named("dead_letters", "queue", entry)
+    yield from _one_of("format", entry, MESSAGE_FORMATS)
+    yield from _one_of("output_mode", entry, OUTPUT_MODES)
+    yield from _statement(entry)
+    yield from _decoding(entry, "")
+    yield from _moments(entry, "")
+    yield from _tried("trigger", parse_trigger, entry.get("trigger"))
+    yield from _target(entry)
+    for each in entry.get("conf", ()):
+        if not CONF.match(each):
+            yield "conf", f"{each!r} is not name=value with a name such as spark.ui.port"
+    for name, table in entry.get("tables", {}).items():
+        if name == entry.get("from"):
+            yield f"tables.{name}", f"{name!r} is what the pipeline reads; use another name"
+        elif isinstance(table, Mapping):
+            yield from _table(f"tables.{name}.", table)
+    if entry.get("dead_letters") and entry.get("format", "raw") == "raw":
+        yield "dead_letters", "every value is as good as another with format raw; remove it"
+
+
+def _statement(entry: Mapping[str, Any]) -> Found:
+    if "sql" not in entry and "sql_file" not in entry:
+        yield "sql", "it is missing"
+    elif "sql" in entry and "sql_file" in entry:
+        yield "sql_file", "there is sql, too; keep one of them"
+    elif not entry.get("sql", "x").strip():
+        yield "sql", "it is empty"
+
+
+def _decoding(entry: Mapping[str, Any], above: str) -> Found:
+    kind = entry.get("format", "raw")
+    given = [key for key in ("schema", "schema_file") if key in entry]
+    if len(given) > 1:
+        yield f"{above}schema_file", "there is schema, too; keep one of them"
+    if kind == "raw" and given:
+        yield f"{above}{given[0]}", "it is for format json, csv or avro"
+    elif kind in MESSAGE_FORMATS[1:] and not given:
+        yield f"{above}schema", f"format {kind} needs it, or schema_file"
+    if "delimiter" in entry and kind != "csv":
+        yield f"{above}delimiter", "it is for format csv"
+
+
+def _moments(entry: Mapping[str, Any], above: str) -> Found:
+    if "start" in entry:
+        yield from _tried(f"{above}start", parse_start, entry["start"])
+    delay = entry.get("watermark", {}).get("delay")
+    if delay is not None:
+        yield from _tried(f"{above}watermark.delay", parse_duration, delay, "delay")
+
+
+def _target(entry: Mapping[str, Any]) -> Found:
+    to, mode = entry.get("to"), entry.get("output_mode", "append")
+    if isinstance(to, Mapping):
+        yield from _one_of("to.format", to, FILE_FORMATS)
+    if isinstance(to, str):
+        yield from _named("to", "queue", entry)
+        if to == entry.get("from"):
+            yield "to", f"it reads {to!r}, and would read what it writes; name another queue"
+    elif isinstance(to, Mapping) and mode in OUTPUT_MODES[1:]:
+        yield "output_mode", f"files are only added to; {mode} is for a queue"
+
+
+def _table(above: str, table: Mapping[str, Any]) -> Found:
+    if ("path" in table) is ("queue" in table):
+        yield f"{above}path", "name files (path) or a queue (queue), one of them"
+        return
+    kinds = FILE_FORMATS if "path" in table else MESSAGE_FORMATS
+    if table.get("format", kinds[0]) not in kinds:
+        what = "files" if "path" in table else "messages"
+        yield f"{above}format", f"{what} are {', '.join(kinds)}, not {table['format']}"
+    elif "path" in table:
+        for key in _OF_MESSAGES:
+            if table.get(key):
+                yield f"{above}{key}", "it is for a queue"
+    else:
+        yield from _named(f"{above}queue", "queue", table, "queue")
+        yield from _decoding(table, above)
+        yield from _moments(table, above)
+        for key in _OF_MESSAGES[1:]:
+            if key in table and not table.get("stream"):
+                yield f"{above}{key}", "it is for a queue that is gone on with: set stream to true"
+
+
+def _one_of(path: str, entry: Mapping[str, Any], choices: tuple[str, ...]) -> Found:
+    given = entry.get(path.rpartition(".")[2], choices[0])
+    if given not in choices:
+        yield path, f"expected one of {', '.join(choices)}, got {given!r:.60}"
+
+
+def _named(path: str, what: str, entry: Mapping[str, Any], key: str | None = None) -> Found:
+    name = entry.get(key or path)
+    if isinstance(name, str):
+        yield from _tried(path, lambda given: check_name(what, given), name)
+
+
+def _tried(path: str, parse: Any, *given: Any) -> Found:
+    try:
+        parse(*given)
+    except (ConfigError, InvalidName) as error:
+        key = path.rpartition(".")[2]
+        yield path, str(error).removeprefix(f"{key}: ")

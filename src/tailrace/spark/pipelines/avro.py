@@ -1,0 +1,274 @@
+"""Avro, decoded in the very task that reads the queue.
+
+Spark's `from_avro` is in a jar that Spark does not come with. Another step in Python after the
+source would send each value to the JVM and back; here it is decoded before it goes there at all,
+and arrives as columns. Needs `fastavro`: `pip install 'tailrace[avro]'`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tailrace.errors import ConfigError, TailraceError
+from tailrace.spark.columns import COLUMNS, Projection, ddl
+from tailrace.spark.options import SourceOptions
+from tailrace.spark.source import BatchReader, StreamReader, TailraceSource
+
+__all__ = ["FIELDS", "REASON", "AvroSource", "columns_of"]
+
+FIELDS: Final = "fields"  # the column of what was decoded
+REASON: Final = "reason"  # and of why it was not
+_SCHEMA: Final = "avroschema"  # options come in lower case
+
+_PLAIN: Final = {
+    "boolean": "boolean",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "bytes": "binary",
+    "fixed": "binary",
+    "enum": "string",
+}
+_LOGICAL: Final = {
+    ("int", "date"): "date",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+}
+_ARROW: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+# What fastavro raises at bytes that are something else.
+_UNREADABLE: Final = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    StopIteration,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+
+
+def parse_schema(text: str) -> dict[str, Any]:
+    """A record's schema; `ConfigError` says what cannot be columns."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"no Avro schema: {error}") from None
+    _import_fastavro()
+    from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+
+    if not isinstance(document, Mapping) or document.get("type") != "record":
+        raise ConfigError("no Avro schema of a record: it has to be an object of type record")
+    try:
+        parse_schema(dict(document))
+    except (SchemaParseException, UnknownType, *_UNREADABLE) as error:
+        raise ConfigError(f"no Avro schema: {type(error).__name__}: {error}") from None
+    return dict(document)
+
+
+def _import_fastavro() -> None:
+    try:
+        import fastavro  # noqa: F401
+    except ImportError:
+        raise TailraceError("fastavro is missing: pip install 'tailrace[avro]'") from None
+
+
+def columns_of(text: str) -> str:
+    """The columns of a schema, as Spark writes them: `struct<id:bigint,…>`."""
+    try:
+        return _Types().kind(parse_schema(text))
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"no Avro schema: {type(error).__name__}: {error}") from None
+
+
+class _Types:
+    """Avro's types as Spark's. Named types may be used again by their names."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, str | None] = {}
+
+    def kind(self, schema: Any) -> str:
+        if isinstance(schema, list):
+            return self._union(schema)
+        if isinstance(schema, str):
+            return self._by_name(schema)
+        name, kind = schema.get("name"), schema["type"]
+        if isinstance(kind, dict | list):
+            return self.kind(kind)
+        if name is not None:
+            self._named[name] = None
+        found = self._complex(schema, kind)
+        if name is not None:
+            self._named[name] = found
+        return found
+
+    def _complex(self, schema: dict[str, Any], kind: str) -> str:
+        if kind == "record":
+            fields = [(each["name"], self.kind(each["type"])) for each in schema["fields"]]
+            return f"struct<{','.join(f'{name}:{each}' for name, each in fields)}>"
+        if kind == "array":
+            return f"array<{self.kind(schema['items'])}>"
+        if kind == "map":
+            return f"map<string,{self.kind(schema['values'])}>"
+        if schema.get("logicalType") == "decimal":
+            return f"decimal({schema['precision']},{schema.get('scale', 0)})"
+        logical = _LOGICAL.get((kind, schema.get("logicalType", "")))
+        return logical or self._by_name(kind)
+
+    def _union(self, branches: list[Any]) -> str:
+        others = [branch for branch in branches if branch != "null"]
+        if len(others) != 1:
+            raise ConfigError(
+                "the Avro schema has a union of several types, which is no column; only null may "
+                "be beside one type"
+            )
+        return self.kind(others[0])
+
+    def _by_name(self, name: str) -> str:
+        if name in _PLAIN:
+            return _PLAIN[name]
+        found = self._named.get(name.rpartition(".")[2], "")
+        if found is None:
+            raise ConfigError(f"the Avro schema: {name} is inside itself, which is no column")
+        if not found:
+            raise ConfigError(f"the Avro schema: there is no type {name!r}")
+        return found
+
+
+def _without_others(schema: Any) -> Any:
+    """Without the logical types that stay what they are stored as."""
+    if isinstance(schema, list):
+        return [_without_others(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _without_others(each) for name, each in schema.items()}
+    logical = made.get("logicalType")
+    if logical and logical != "decimal" and (made.get("type"), logical) not in _LOGICAL:
+        del made["logicalType"]
+    return made
+
+
+def arrow_type(kind: Any) -> pa.DataType:
+    """The Arrow type of one of Spark's."""
+    name = kind.simpleString()
+    if name in _ARROW:
+        return _ARROW[name]
+    if name.startswith("struct"):
+        return pa.struct([pa.field(each.name, arrow_type(each.dataType)) for each in kind.fields])
+    if name.startswith("array"):
+        return pa.list_(arrow_type(kind.elementType))
+    if name.startswith("map"):
+        return pa.map_(pa.string(), arrow_type(kind.valueType))
+    return pa.decimal128(kind.precision, kind.scale)
+
+
+class _Decoding:
+    """What both readers do beside reading. Picklable."""
+
+    def __init__(
+        self, options: SourceOptions, projection: Projection, schema: str, columns: Any
+    ) -> None:
+        super().__init__(options, projection)  # type: ignore[call-arg]
+        self._avro = schema
+        self._columns = columns
+
+    @classmethod
+    def make(cls, options: SourceOptions, avro: str, schema: Any) -> _Decoding:
+        from pyspark.sql.types import BinaryType, StructField, StructType
+
+        raw = [field for field in schema.fields if field.name in COLUMNS]
+        if "value" not in [field.name for field in raw]:
+            raw.append(StructField("value", BinaryType()))
+        return cls(options, Projection.of(StructType(raw)), avro, schema)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        _import_fastavro()
+        from fastavro import parse_schema
+
+        schema = parse_schema(_without_others(json.loads(self._avro)))
+        for batch in super().read(partition):  # type: ignore[misc]
+            yield self._decoded(batch, schema)
+
+    def _decoded(self, batch: pa.RecordBatch, schema: Any) -> pa.RecordBatch:
+        found, reasons = [], []
+        for value in batch.column("value").to_pylist():
+            fields, reason = decode(value, schema)
+            found.append(fields)
+            reasons.append(reason)
+        made = {name: batch.column(name) for name in batch.schema.names}
+        for field in self._columns.fields:
+            if field.name == FIELDS:
+                made[FIELDS] = pa.array(found, arrow_type(field.dataType))
+            elif field.name == REASON:
+                made[REASON] = pa.array(reasons, pa.string())
+        names = [field.name for field in self._columns.fields]
+        return pa.RecordBatch.from_arrays([made[name] for name in names], names=names)
+
+
+def decode(value: bytes | None, schema: Any) -> tuple[Any, str | None]:
+    """The fields of a value, or why there are none."""
+    from fastavro import schemaless_reader
+
+    if value is None:
+        return None, "there is no value"
+    data = io.BytesIO(value)
+    try:
+        fields = schemaless_reader(data, schema)
+    except _UNREADABLE as error:
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return None, f"it is not Avro of the schema: {said}"
+    left = len(value) - data.tell()
+    if left:
+        return None, f"it is not Avro of the schema: {left} bytes are left over"
+    return fields, None
+
+
+class _AvroBatch(_Decoding, BatchReader):
+    """`spark.read`."""
+
+
+class _AvroStream(_Decoding, StreamReader):
+    """`spark.readStream`."""
+
+
+class AvroSource(TailraceSource):
+    """`format("tailrace_avro")`: a queue, with what its values are in the column `fields`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tailrace_avro"
+
+    def _split(self, *, is_stream: bool) -> tuple[SourceOptions, str]:
+        given = dict(self.options)
+        avro = given.pop(_SCHEMA)
+        return SourceOptions.parse(given, is_stream=is_stream), avro
+
+    def schema(self) -> str:
+        options, avro = self._split(is_stream=False)
+        raw = ddl(has_headers=options.has_headers, headers_as=options.headers_as)
+        return f"{raw}, {FIELDS} {columns_of(avro)}, {REASON} string"
+
+    def reader(self, schema: Any) -> Any:
+        return _AvroBatch.make(*self._split(is_stream=False), schema)
+
+    def streamReader(self, schema: Any) -> Any:  # noqa: N802  Spark's name
+        return _AvroStream.make(*self._split(is_stream=True), schema)

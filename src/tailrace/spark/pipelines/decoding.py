@@ -1,0 +1,212 @@
+"""Bytes to columns: what a value is by the declared schema, and why it is not.
+
+JSON and CSV are Spark's own functions; Avro was decoded where it was read (`avro.py`). A frame of
+messages gets the column `fields`, a struct of the declared columns, and `is_bad`. Why is only asked
+of those that are bad, which are few.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.errors import ConfigError
+from tailrace.spark.columns import COLUMNS
+from tailrace.spark.pipelines.avro import FIELDS, REASON, columns_of
+from tailrace.spark.pipelines.definition import Input
+from tailrace.spark.statements import describe, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = ["bad_rows", "declared", "rows"]
+
+_BAD: Final = "is_bad"
+_CORRUPT: Final = "_corrupt_record_"
+_LONGEST: Final = 60  # characters of a value that a reason quotes
+
+
+def declared(given: Input, key: str) -> StructType | None:
+    """The columns that an input declares; `ConfigError` names the key if they cannot be read."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    if given.schema is None:
+        return None
+    try:
+        text = columns_of(given.schema) if given.format == "avro" else given.schema
+        found = StructType.fromDDL(text)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
+    except PySparkException as error:
+        raise ConfigError(f"{key}: {describe(error)}") from None
+    if not isinstance(found, StructType) or not found.fields:
+        raise ConfigError(f"{key}: it has no columns; write them as 'id long, at timestamp'")
+    for field in found.fields:
+        if field.name == _CORRUPT:
+            raise ConfigError(f"{key}: the column {field.name!r} has another meaning here")
+    return found
+
+
+def rows(frame: DataFrame, given: Input, schema: StructType | None) -> DataFrame:
+    """What the statement sees: the declared columns, and beside them what else a message has. Of
+    raw messages: all that a message has."""
+    from pyspark.sql import functions as f
+
+    if schema is None:
+        return frame
+    names = {field.name.lower() for field in schema.fields}
+    beside = [n for n in frame.columns if n in COLUMNS and n != "value" and n.lower() not in names]
+    found = _decoded(frame, given, schema).where(~f.col(_BAD))
+    columns = [f.col(f"{FIELDS}.{quoted(field.name)}") for field in schema.fields]
+    return found.select(*columns, *(f.col(name) for name in beside))
+
+
+def bad_rows(frame: DataFrame, given: Input, schema: StructType) -> DataFrame:
+    """Messages that do not fit, with the column `reason`."""
+    from pyspark.sql import functions as f
+
+    found = _decoded(frame, given, schema).where(f.col(_BAD))
+    if given.format == "json":
+        reason = _reason_json(schema)
+    elif given.format == "csv":
+        reason = _reason_csv(schema, given.delimiter)
+    else:
+        reason = f.coalesce(f.col(REASON), _missing(schema))
+    return found.withColumn(REASON, reason).drop(FIELDS, _BAD)
+
+
+# --- what it is -----------------------------------------------------------------------------
+
+
+def _decoded(frame: DataFrame, given: Input, schema: StructType) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    if given.format == "avro":
+        is_bad = f.col(FIELDS).isNull()
+    else:
+        frame = frame.withColumn(FIELDS, _parsed(given, schema))
+        is_bad = f.col(FIELDS).isNull() | f.col(f"{FIELDS}.{_CORRUPT}").isNotNull()
+    for field in schema.fields:
+        if not field.nullable:
+            is_bad = is_bad | f.col(f"{FIELDS}.{quoted(field.name)}").isNull()
+    return frame.withColumn(_BAD, is_bad)
+
+
+def _parsed(given: Input, schema: StructType) -> Column:
+    if given.format == "json":
+        return _from_json(_ddl(schema))
+    return _from_csv(_ddl(schema), given.delimiter)
+
+
+def _ddl(schema: StructType) -> str:
+    columns = [f"{quoted(each.name)} {each.dataType.simpleString()}" for each in schema.fields]
+    return ", ".join([*columns, f"{_CORRUPT} string"])
+
+
+def _text() -> Column:
+    """The value; null if it is no text, which no function of Spark's is to see."""
+    from pyspark.sql import functions as f
+
+    text = f.col("value").cast("string")
+    return f.when(f.is_valid_utf8(text), text)
+
+
+def _options(**more: str) -> dict[str, str]:
+    return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **more}
+
+
+def _from_json(columns: str) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.from_json(_text(), columns, _options())
+
+
+def _from_csv(columns: str, delimiter: str) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.from_csv(_text(), columns, _options(sep=delimiter))
+
+
+# --- why it is not --------------------------------------------------------------------------
+
+
+def _reason_json(schema: StructType) -> Column:
+    """Each field is tried by itself, and the first that does not fit is named."""
+    from pyspark.sql import functions as f
+
+    reason: Any = _no_text()
+    whole = _from_json(f"{_CORRUPT} string")
+    reason = reason.when(whole.isNull(), f.lit("the value is empty"))
+    reason = reason.when(
+        whole.getField(_CORRUPT).isNotNull(),
+        f.concat(f.lit("it is not a JSON object: "), _quote(_text())),
+    )
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        alone = _from_json(f"{quoted(field.name)} {kind}, {_CORRUPT} string")
+        said = f"the field {field.name!r} is no {kind}: "
+        reason = reason.when(
+            alone.getField(_CORRUPT).isNotNull(),
+            f.concat(f.lit(said), _quote(_json_field(field.name))),
+        )
+    found: Column = reason.otherwise(_missing(schema))
+    return found
+
+
+def _json_field(name: str) -> Column:
+    """What is in a field, whatever it is."""
+    from pyspark.sql import functions as f
+
+    whole = f.from_json(_text(), f"{quoted(name)} string")
+    return f.coalesce(whole.getField(name), f.lit(""))
+
+
+def _reason_csv(schema: StructType, delimiter: str) -> Column:
+    from pyspark.sql import functions as f
+
+    texts = ", ".join(f"{quoted(field.name)} string" for field in schema.fields)
+    whole = _from_csv(f"{texts}, {_CORRUPT} string", delimiter)
+    reason = _no_text()
+    reason = reason.when(
+        whole.isNull() | whole.getField(_CORRUPT).isNotNull(),
+        f.concat(f.lit(f"it is not a line of {len(schema.fields)} columns: "), _quote(_text())),
+    )
+    for field in schema.fields:
+        kind, text = field.dataType.simpleString(), whole.getField(field.name)
+        reason = reason.when(
+            text.isNotNull() & text.try_cast(kind).isNull(),
+            f.concat(f.lit(f"the column {field.name!r} is no {kind}: "), _quote(text)),
+        )
+    found: Column = reason.otherwise(_missing(schema))
+    return found
+
+
+def _no_text() -> Any:
+    from pyspark.sql import functions as f
+
+    reason = f.when(f.col("value").isNull(), f.lit("there is no value"))
+    return reason.when(_text().isNull(), f.lit("it is not UTF-8"))
+
+
+def _missing(schema: StructType) -> Column:
+    """Fields that have to be there."""
+    from pyspark.sql import functions as f
+
+    reason: Any = None
+    for field in schema.fields:
+        if not field.nullable:
+            is_null = f.col(f"{FIELDS}.{quoted(field.name)}").isNull()
+            said = f.lit(f"the field {field.name!r} is missing")
+            reason = f.when(is_null, said) if reason is None else reason.when(is_null, said)
+    other = f.lit("it does not fit the schema")
+    return other if reason is None else f.coalesce(reason, other)
+
+
+def _quote(text: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    short = f.substring(text, 1, _LONGEST)
+    return f.concat(
+        f.lit("'"), short, f.when(f.length(text) > _LONGEST, "…").otherwise(""), f.lit("'")
+    )

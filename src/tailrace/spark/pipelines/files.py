@@ -1,0 +1,86 @@
+"""Rows to a folder of files, exactly once, also for those who only look at the folder.
+
+Spark's own sink for files leaves behind what a batch has written that was cut short, and only Spark
+knows which files those are. So Spark writes each batch into a folder that nobody reads; then its
+files get their names in the target, by renames, after these names were written down. A batch that
+comes again removes what is there under the names of its first attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+from tailrace.log.fs import OsFileSystem
+from tailrace.log.sidefiles import load_checked_json, store_checked_json
+from tailrace.spark.pipelines.definition import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["FileWriter"]
+
+_LARGEST = 1 << 26
+_PART = re.compile(r"^[^.]*(\.c\d+)?")  # of a name of Spark's, before its ending
+
+
+class FileWriter:
+    """Called by Spark with each batch, one at a time."""
+
+    def __init__(self, to: Files, scratch: str, owner: str) -> None:
+        """`scratch` is ours, and on the file system of the target if that can be; `owner` is in
+        the names of the files."""
+        self._to = to
+        self._scratch = scratch
+        self._owner = owner
+        self._fs = OsFileSystem()
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        os.makedirs(self._to.path, exist_ok=True)
+        os.makedirs(self._scratch, exist_ok=True)
+        note = os.path.join(self._scratch, "moving.json")
+        self._undo(note, batch)
+        # Not seen by those who read the target: Spark and Arrow pass over such names.
+        staged = os.path.join(self._to.path, f"_{self._owner}-{batch}.tmp")
+        shutil.rmtree(staged, ignore_errors=True)
+        try:
+            writer = frame.write.format(self._to.format).partitionBy(*self._to.partition_by)
+            if self._to.format == "csv":
+                writer = writer.option("header", "true")
+            writer.mode("overwrite").save(f"file://{os.path.abspath(staged)}")
+            moves = self._moves(staged, batch)
+            store_checked_json(self._fs, note, {"batch": batch, "files": list(moves.values())})
+            for source, target in moves.items():
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                with open(source, "rb") as file:
+                    os.fsync(file.fileno())
+                os.rename(source, target)
+            for folder in {os.path.dirname(target) for target in moves.values()}:
+                self._fs.sync_dir(folder)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+    def _undo(self, note: str, batch: int) -> None:
+        """What an earlier attempt of this batch has left."""
+        found = load_checked_json(self._fs, note, _LARGEST)
+        if found is not None and found["batch"] == batch:
+            for path in found["files"]:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+    def _moves(self, staged: str, batch: int) -> dict[str, str]:
+        """Each file that was written, and what it is to be called."""
+        moves: dict[str, str] = {}
+        for folder, _, names in sorted(os.walk(staged)):
+            for name in sorted(names):
+                if name.startswith(("_", ".")):
+                    continue
+                ending = _PART.sub("", name)
+                made = f"{self._owner}-{batch:06d}-{len(moves):04d}{ending}"
+                inside = os.path.relpath(folder, staged)
+                target = os.path.normpath(os.path.join(self._to.path, inside, made))
+                moves[os.path.join(folder, name)] = target
+        return moves

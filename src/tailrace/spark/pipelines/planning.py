@@ -1,0 +1,319 @@
+"""From the inputs of a pipeline to the rows of its target, as Spark plans them.
+
+First with stand-ins for the queues, which have the columns and no rows: so a mistake is found
+before anything is started, and Spark's plan tells which columns are needed, which are all that are
+decoded then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.errors import ConfigError, TailraceError
+from tailrace.queue.dead_letters import queue_of
+from tailrace.queue.settings import QueueSettings
+from tailrace.spark import _register
+from tailrace.spark.columns import COLUMNS, HEADERS_AS
+from tailrace.spark.encoding import IGNORED, TAKES, check_schema
+from tailrace.spark.pipelines.avro import FIELDS, REASON, AvroSource, columns_of
+from tailrace.spark.pipelines.decoding import bad_rows, declared, rows
+from tailrace.spark.pipelines.definition import Definition, Files, FileTable, Input
+from tailrace.spark.statements import describe, is_command, needed, parts, place_of, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Planner", "letters_of", "messages"]
+
+_KINDS: Final = {**COLUMNS, "headers": HEADERS_AS["array"]}
+_NEEDED_OF_BAD: Final = ("key", "value", "topic", "offset", "headers", "message_id")
+
+
+def letters_of(given: Input, queues: Mapping[str, QueueSettings]) -> str:
+    """The queue that takes what does not fit."""
+    return given.dead_letters or queue_of(queues[given.queue])
+
+
+class Planner:
+    """Plans one pipeline, in a session of its own. Every error is a `TailraceError` that begins
+    with the name of the pipeline."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        definition: Definition,
+        queues: Mapping[str, QueueSettings],
+        starts: Mapping[str, int] | None = None,
+    ) -> None:
+        """`starts` are offsets, by queue, from which a new query reads."""
+        self._spark = spark
+        self._path = path
+        self._definition = definition
+        self._queues = queues
+        self._starts = starts or {}
+        self._schemas: dict[str, StructType | None] = {}
+        if any(given.format == "avro" for given in definition.inputs.values()):
+            _register(spark, AvroSource)
+
+    # --- the rows ---------------------------------------------------------------------------
+
+    def plan(self) -> DataFrame:
+        """The rows that go to the target, as a stream; nothing is read yet."""
+        try:
+            return self._planned()
+        except TailraceError as error:
+            raise self._wrong(str(error)) from error
+
+    def bad(self, name: str) -> DataFrame:
+        """What an input has that does not fit, as dead letters."""
+        given = self._definition.inputs[name]
+        schema = self._schemas[name]
+        assert schema is not None
+        found = bad_rows(self._read(given, schema, list(_NEEDED_OF_BAD)), given, schema)
+        return _letters(found, given.queue)
+
+    @property
+    def decoded(self) -> list[str]:
+        """The streams, by their names, that may have what does not fit."""
+        return [
+            name
+            for name, given in self._definition.inputs.items()
+            if given.is_stream and given.format != "raw"
+        ]
+
+    def _planned(self) -> DataFrame:
+        definition = self._definition
+        for name, given in definition.inputs.items():
+            self._check_there(given.queue, self._key(name, "queue"))
+            self._schemas[name] = declared(given, self._key(name, "schema"))
+        self._make_views(None)
+        columns = needed(self._target(self._statement()))
+        self._make_views(columns)
+        found = self._target(self._statement())
+        if not found.isStreaming:
+            names = ", ".join(n for n, each in definition.inputs.items() if each.is_stream)
+            raise TailraceError(
+                f"sql: the statement does not read {names}, so there is nothing to go on with"
+            )
+        self._check_mode(found)
+        return found
+
+    def _key(self, name: str, key: str) -> str:
+        if name != self._definition.source.queue:
+            return f"tables.{name}.{key}"
+        return "from" if key == "queue" else key
+
+    def _check_there(self, queue: str, key: str) -> None:
+        if queue not in self._queues:
+            known = ", ".join(sorted(self._queues)) or "none"
+            raise TailraceError(f"{key}: there is no queue {queue!r}; there are: {known}")
+
+    # --- inputs -----------------------------------------------------------------------------
+
+    def _make_views(self, columns: list[str] | None) -> None:
+        """With stand-ins, if the columns are not known yet."""
+        for name, given in self._definition.inputs.items():
+            schema = self._schemas[name]
+            if columns is None:
+                frame = self._stand_in(given, schema)
+            else:
+                frame = self._read(given, schema, columns)
+            frame = rows(frame, given, schema)
+            if given.watermark is not None:
+                frame = self._with_watermark(frame, name, given)
+            frame.createOrReplaceTempView(quoted(name))
+        for name, table in self._definition.tables.items():
+            if isinstance(table, FileTable) and columns is None:
+                self._files(name, table).createOrReplaceTempView(quoted(name))
+
+    def _with_watermark(self, frame: DataFrame, name: str, given: Input) -> DataFrame:
+        from pyspark.errors import PySparkException
+
+        assert given.watermark is not None
+        delay = f"{given.watermark.delay_ms} milliseconds"
+        try:
+            found = frame.withWatermark(given.watermark.column, delay)
+            _ = found.schema
+        except PySparkException as error:
+            raise TailraceError(f"{self._key(name, 'watermark')}: {describe(error)}") from error
+        return found
+
+    def _stand_in(self, given: Input, schema: StructType | None) -> DataFrame:
+        columns = ", ".join(f"{name} {kind}" for name, kind in _KINDS.items())
+        if given.format == "avro" and schema is not None:
+            columns += f", {FIELDS} {schema.simpleString()}, {REASON} string"
+        return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), columns)
+
+    def _read(self, given: Input, schema: StructType | None, columns: list[str]) -> DataFrame:
+        wanted = [*columns] if "value" in columns or given.format == "raw" else [*columns, "value"]
+        kinds = [f"{name} {_KINDS[name]}" for name in wanted]
+        reader: Any = self._spark.readStream if given.is_stream else self._spark.read
+        if given.format == "avro" and schema is not None:
+            assert given.schema is not None
+            kinds += [f"{FIELDS} {columns_of(given.schema)}", f"{REASON} string"]
+            reader = reader.format(AvroSource.name()).option("avroSchema", given.schema)
+        else:
+            reader = reader.format("tailrace")
+        reader = reader.option("path", self._path).option("queue", given.queue)
+        if given.is_stream:
+            reader = reader.options(**self._beginning(given))
+            if given.most is not None:
+                reader = reader.option("maxOffsetsPerTrigger", str(given.most))
+        found: DataFrame = reader.schema(", ".join(kinds)).load()
+        return found
+
+    def _beginning(self, given: Input) -> dict[str, str]:
+        start: Any = self._starts.get(given.queue, given.start)
+        if isinstance(start, datetime):
+            return {"startingTimestamp": start.isoformat()}
+        if isinstance(start, int):
+            return {"startingOffsets": json.dumps({given.queue: start})}
+        return {"startingOffsets": "latest" if start == "next" else "earliest"}
+
+    def _files(self, name: str, table: FileTable) -> DataFrame:
+        from pyspark.errors import PySparkException
+
+        reader = self._spark.read.format(table.format)
+        if table.format == "csv":
+            reader = reader.option("header", "true").option("sep", table.delimiter)
+            reader = reader.option("inferSchema", str(table.schema is None).lower())
+        try:
+            if table.schema is not None:
+                reader = reader.schema(table.schema)
+            path = table.path if "://" in table.path else f"file://{table.path}"
+            return reader.load(path)
+        except PySparkException as error:
+            raise TailraceError(f"tables.{name}: {describe(error)}") from error
+
+    # --- the statement ----------------------------------------------------------------------
+
+    def _statement(self) -> DataFrame:
+        from pyspark.errors import AnalysisException, PySparkException
+
+        where = f"{self._definition.sql_file}: " if self._definition.sql_file else "sql: "
+        try:
+            if is_command(self._spark, self._definition.sql):
+                raise TailraceError(f"{where}a pipeline is a query, such as SELECT …")
+            return self._spark.sql(self._definition.sql)
+        except AnalysisException as error:
+            if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+                raise TailraceError(where + describe(error)) from error
+            found = parts((error.getMessageParameters() or {})["relationName"])
+            known = ", ".join([*self._definition.inputs, *self._file_tables()])
+            raise TailraceError(
+                f"{where}{place_of(str(error))}there is no table {'.'.join(found)!r}; there are "
+                f"{known}; others are named under tables"
+            ) from error
+        except PySparkException as error:
+            raise TailraceError(where + describe(error)) from error
+
+    def _file_tables(self) -> list[str]:
+        return [n for n, each in self._definition.tables.items() if isinstance(each, FileTable)]
+
+    def _check_mode(self, frame: DataFrame) -> None:
+        """As Spark does when a query starts."""
+        from pyspark.errors import PySparkException
+
+        sql = self._spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+        checker: Any = sql.catalyst.analysis.UnsupportedOperationChecker
+        mode = getattr(sql.streaming.OutputMode, self._definition.output_mode.title())
+        plan = frame._jdf.queryExecution().analyzed()
+        try:
+            checker.checkForStreaming(plan, mode())
+        except PySparkException as error:
+            raise TailraceError(f"sql: {describe(error)}") from error
+
+    # --- the target -------------------------------------------------------------------------
+
+    def _target(self, frame: DataFrame) -> DataFrame:
+        to = self._definition.to
+        if isinstance(to, str):
+            return messages(frame)
+        return _for_files(frame, to)
+
+    def _wrong(self, said: str) -> TailraceError:
+        return TailraceError(f"pipeline {self._definition.name!r}: {said}")
+
+
+def messages(frame: DataFrame) -> DataFrame:
+    """Rows as messages. A column `value` is the value; else all that are not columns of a message
+    are, as JSON."""
+    from pyspark.sql import functions as f
+
+    names = frame.columns
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"sql: the column {name!r} is there twice; rename one with AS")
+    own = [name for name in names if name in TAKES or name in IGNORED]
+    others = [name for name in names if name not in own]
+    if "value" in names:
+        if others:
+            raise ConfigError(
+                f"sql: there is a column 'value', which is the message, and {others[0]!r} beside "
+                f"it; a message also has {', '.join(TAKES)}"
+            )
+        columns = [f.col(quoted(name)) for name in own]
+    elif not others:
+        raise ConfigError("sql: there is no column that would be the value; call one of them value")
+    else:
+        fields = f.struct(*(f.col(quoted(name)) for name in others))
+        value = f.to_json(fields, {"ignoreNullFields": "false"}).alias("value")
+        columns = [value, *(f.col(quoted(name)) for name in own)]
+    found = frame.select(*columns)
+    kinds = {field.name: field.dataType for field in found.schema.fields}
+    for name in ("value", "key"):
+        kind = kinds.get(name)
+        if kind is None or kind.simpleString() in ("binary", "string"):
+            continue
+        is_nested = kind.typeName() in ("struct", "array", "map", "variant")
+        text = f.to_json(f.col(name)) if is_nested else f.col(name).cast("string")
+        found = found.withColumn(name, text)
+    try:
+        check_schema(found.schema)
+    except ConfigError as error:
+        raise ConfigError(f"sql: {error}") from None
+    return found
+
+
+def _for_files(frame: DataFrame, to: Files) -> DataFrame:
+    for name in to.partition_by:
+        if name not in frame.columns:
+            raise ConfigError(
+                f"to.partition_by: there is no column {name!r}; there are "
+                f"{', '.join(frame.columns)}"
+            )
+    if len(to.partition_by) == len(frame.columns):
+        raise ConfigError("to.partition_by: no column would be left for the files")
+    return frame
+
+
+def _letters(frame: DataFrame, queue: str) -> DataFrame:
+    """As a group's dead letters are (`queue/dead_letters.py`), so that `tailrace dead` shows them
+    and `redrive` brings them back."""
+    from pyspark.sql import functions as f
+
+    now = f.date_format(f.current_timestamp(), "yyyy-MM-dd'T'HH:mm:ss'Z'")
+    told = {
+        "_dlq_original_queue": f.lit(queue),
+        "_dlq_original_topic": f.coalesce(f.col("topic"), f.lit("")),
+        "_dlq_group": f.lit(""),
+        "_dlq_delivery_count": f.lit("1"),
+        "_dlq_moved_at": now,
+        "_dlq_original_id": f.col("message_id"),
+        "_dlq_original_offset": f.col("offset").cast("string"),
+        "_dlq_reason": f.col(REASON),
+    }
+    pairs = [
+        f.struct(f.lit(name).alias("key"), value.cast("binary").alias("value"))
+        for name, value in told.items()
+    ]
+    given = f.filter(
+        f.coalesce(f.col("headers"), f.array().cast(HEADERS_AS["array"])),
+        lambda pair: ~f.startswith(pair["key"], f.lit("_")),
+    )
+    return frame.select("key", "value", f.concat(given, f.array(*pairs)).alias("headers"))

@@ -1,0 +1,277 @@
+"""The queries of a pipeline, at work.
+
+The main query goes from the inputs to the target. Where values are decoded, another one reads the
+same messages and takes those that do not fit to the dead letters: a query has one sink, and what
+does not fit is not in the rows of an aggregate. Each has a checkpoint of its own, and each writes
+exactly once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.errors import TailraceError
+from tailrace.queue.store import Store
+from tailrace.spark.checkpoints import is_local, use_local_checkpoints
+from tailrace.spark.pipelines.definition import Definition, Files
+from tailrace.spark.pipelines.files import FileWriter
+from tailrace.spark.pipelines.homes import Home, Made
+from tailrace.spark.pipelines.planning import Planner, letters_of
+from tailrace.spark.pipelines.status import Status, written_in
+from tailrace.spark.planning import Place
+from tailrace.spark.source import offset_of
+from tailrace.spark.statements import describe
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Run", "check", "settings", "told_apart"]
+
+_MAIN: Final = "main"
+
+Told = Callable[[Definition, Mapping[str, Any]], object]
+
+
+def settings(chosen: list[Definition], given: Mapping[str, str]) -> dict[str, str]:
+    """Settings for a session in which these pipelines run: theirs, and those that were given, which
+    win."""
+    found: dict[str, str] = {}
+    for definition in chosen:
+        found |= definition.conf
+    return {**found, **given}
+
+
+def told_apart(
+    spark: SparkSession,
+    definition: Definition,
+    given: Mapping[str, str],
+    common: Mapping[str, str] | None = None,
+) -> Any:
+    """A session for one pipeline: its views and settings are nobody else's. `common` are the
+    `settings` that Spark was started with."""
+    session = spark.newSession()
+    wanted = {**definition.conf, **given}
+    for name, value in wanted.items():
+        if session.conf.isModifiable(name):
+            session.conf.set(name, value)
+        elif (wanted if common is None else common).get(name) != value:
+            raise TailraceError(
+                f"pipeline {definition.name!r}: conf: {name} cannot be another than that of the "
+                "pipelines beside it; run it in a process of its own"
+            )
+    return session
+
+
+def check(spark: SparkSession, path: str, definition: Definition) -> None:
+    """Plan it, and start nothing. `TailraceError` says what is wrong."""
+    Planner(spark, path, definition, Place(path).queues()).plan()
+
+
+class Run:
+    """A pipeline that runs, until it is stopped or has no more to do. For one thread."""
+
+    def __init__(
+        self, spark: SparkSession, path: str, definition: Definition, *, once: bool = False
+    ) -> None:
+        self.definition = definition
+        self.home = Home(path, definition)
+        self.status = Status(definition.name, pid=os.getpid())
+        self._spark = spark
+        self._path = path
+        self._once = once or definition.is_once
+        self._queries: dict[str, Any] = {}
+        self._seen: dict[str, str] = {}
+        self._stopping: dict[str, int] | None = None
+        self._later: dict[str, Any] = {}  # queries that wait for the first batch of the main one
+
+    # --- to start ---------------------------------------------------------------------------
+
+    def start(self, *, keep_checkpoint: bool = False) -> None:
+        """The pipeline has to be held (`Home.held`)."""
+        if not keep_checkpoint:
+            self.home.check()
+        place = Place(self._path)
+        old = self.home.made()
+        starts = self._starts(place) if old is None else old.starts
+        planner = Planner(self._spark, self._path, self.definition, place.queues(), starts)
+        frame = planner.plan()
+        letters = {name: self._letters(name, place) for name in planner.decoded}
+        self._make_queues(letters)
+        made = self.home.make(starts)
+        use_local_checkpoints(self._spark, self.home.checkpoint)
+        self.status.state, self.status.started_at = "running", time.time_ns() // 1_000_000
+        for name, queue in letters.items():
+            writer = planner.bad(name).writeStream.format("tailrace")
+            self._later[name] = writer.option("path", self._path).option("queue", queue)
+        self._start(_MAIN, self._target(frame, made), self.home.checkpoint)
+        self._write()
+
+    def _starts(self, place: Place) -> dict[str, int]:
+        """Offsets that a new run begins with, so that all of its queries begin with the same. A
+        word is as good where it means the same to all."""
+        found = {}
+        there = place.queues()
+        for given in self.definition.inputs.values():
+            if given.is_stream and given.start != "first" and given.queue in there:
+                queue = there[given.queue]
+                with place.log(queue.name, queue.incarnation) as log:
+                    if isinstance(given.start, int):
+                        found[queue.name] = given.start
+                    elif log is None:
+                        found[queue.name] = 0
+                    else:
+                        at = given.start
+                        at_ms = round(at.timestamp() * 1000) if isinstance(at, datetime) else None
+                        found[queue.name] = offset_of(
+                            log, queue.name, "latest", at_ms, "startingOffsets"
+                        )
+        return found
+
+    def _letters(self, name: str, place: Place) -> str:
+        return letters_of(self.definition.inputs[name], place.queues())
+
+    def _make_queues(self, letters: Mapping[str, str]) -> None:
+        """Those that it writes to. What it reads has to be there."""
+        to = self.definition.to
+        there = Place(self._path).queues()
+        with Store(self._path, upkeep=False) as store:
+            if isinstance(to, str) and to not in there:
+                store.stream(to)
+            for name in letters.values():
+                store.prepare_letters(name)
+
+    def _target(self, frame: DataFrame, made: Made) -> Any:
+        to, writer = self.definition.to, frame.writeStream
+        writer = writer.outputMode(self.definition.output_mode)
+        if isinstance(to, Files):
+            if not to.is_local:
+                writer = writer.format(to.format).partitionBy(*to.partition_by)
+                return writer.option("path", to.path)
+            owner = f"{self.definition.name}-{made.id[:8]}".replace("/", "_").replace("%", "_")
+            return writer.foreachBatch(FileWriter(to, self.home.files, owner))
+        if self.definition.output_mode == "append":
+            return writer.format("tailrace").option("path", self._path).option("queue", to)
+        return writer.foreachBatch(_QueueWriter(self._path, to, made.id))
+
+    def _start(self, name: str, writer: Any, checkpoint: str) -> None:
+        if is_local(checkpoint) and "://" not in checkpoint:
+            checkpoint = f"file://{os.path.abspath(checkpoint)}"
+        writer = writer.option("checkpointLocation", checkpoint)
+        title = self.definition.name if name == _MAIN else f"{self.definition.name}: {name}"
+        if self._once:
+            writer = writer.trigger(availableNow=True)
+        elif isinstance(self.definition.trigger, int) and self.definition.trigger:
+            writer = writer.trigger(processingTime=f"{self.definition.trigger} milliseconds")
+        from pyspark.errors import PySparkException
+
+        try:
+            self._queries[name] = writer.queryName(title).start()
+        except PySparkException as error:
+            self.fail(error)
+
+    # --- to go on ---------------------------------------------------------------------------
+
+    def poll(self, told: Told | None = None) -> bool:
+        """Take in what has happened; false when all has ended. `TailraceError` if it has failed.
+        `told` gets each batch of the main query."""
+        self._start_others()
+        active = False
+        for name, query in self._queries.items():
+            is_active = query.isActive
+            if self._take(name, query, told):
+                self._write()
+            if not is_active:
+                error = query.exception()
+                if error is not None:
+                    self.fail(error)
+            active = active or is_active
+        return active or bool(self._later)
+
+    def _start_others(self) -> None:
+        """Once the main query has done something, or has nothing to do: each of them starts
+        processes, and the rows are what is waited for."""
+        main = self._queries[_MAIN]
+        has_ended = not main.isActive and main.exception() is None
+        if self._later and (main.lastProgress is not None or has_ended):
+            for name, writer in self._later.items():
+                self._start(name, writer, self.home.dead(name))
+            self._later = {}
+
+    def _take(self, name: str, query: Any, told: Told | None) -> bool:
+        last = query.lastProgress
+        if last is None or last["timestamp"] == self._seen.get(name):
+            return False
+        seen, self._seen[name] = self._seen.get(name, ""), last["timestamp"]
+        for progress in query.recentProgress:
+            if progress["timestamp"] <= seen or "addBatch" not in progress["durationMs"]:
+                continue  # it looked, and there was nothing
+            if name == _MAIN:
+                self.status.take(progress)
+                if told is not None:
+                    told(self.definition, progress)
+            else:
+                self.status.dead_letters += written_in(progress) or 0
+        return True
+
+    def _write(self) -> None:
+        self.status.write(self.home.status)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop everything, and say why."""
+        said = describe(error)
+        self.status.state, self.status.error = "failed", said
+        self._write()
+        self.stop(now=True, state="failed")
+        raise TailraceError(f"pipeline {self.definition.name!r}: {said}") from error
+
+    # --- to stop ----------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Stop each query when the batch that it is at is done. `poll` on until that is so."""
+        self._later = {}  # what they have to do, they do the next time
+        if self._stopping is None:
+            self._stopping = {name: _batch(query) for name, query in self._queries.items()}
+        for name, query in self._queries.items():
+            if query.isActive and self._is_between(query, self._stopping[name]):
+                query.stop()
+
+    def _is_between(self, query: Any, first: int) -> bool:
+        return not query.status["isTriggerActive"] or _batch(query) > first
+
+    def stop(self, *, now: bool = False, state: str = "stopped") -> None:
+        """It has ended, or is to end in the middle of what it does."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        for query in self._queries.values() if now else ():
+            # What is wrong with it was told, or will be by who runs it next.
+            with contextlib.suppress(PySparkException, Py4JError):
+                query.stop()
+        self.status.state = state
+        self._write()
+
+
+def _batch(query: Any) -> int:
+    """The last batch that is done."""
+    last = query.lastProgress
+    return -1 if last is None else int(last["batchId"])
+
+
+class _QueueWriter:
+    """Rows of a batch to a queue, for modes that Spark has no streaming sink in Python for. The
+    batch is the transaction, as it is there."""
+
+    def __init__(self, path: str, queue: str, owner: str) -> None:
+        self._path = path
+        self._queue = queue
+        self._owner = owner
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        writer = frame.write.format("tailrace").option("path", self._path)
+        writer = writer.option("queue", self._queue).option("txnId", self._owner)
+        writer.option("txnVersion", str(batch)).mode("append").save()

@@ -1,0 +1,100 @@
+"""How a pipeline goes, in a file that any process can read.
+
+Whoever runs the pipeline writes it after each batch, whole, by a rename. Nothing hangs on it: it is
+not synced, and one that cannot be read is as good as none. How far behind the pipeline is follows
+from the offsets in it and where the queues end now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from tailrace.spark.pipelines.homes import Home
+from tailrace.spark.planning import Place
+
+__all__ = ["Status", "lag_of", "read_status", "written_in"]
+
+
+@dataclass
+class Status:
+    """What is known of a run. Times are milliseconds since 1970."""
+
+    name: str
+    state: str = "starting"  # running, stopped, failed; or unknown: it was killed
+    pid: int = 0
+    started_at: int = 0
+    updated_at: int = 0
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int | None = 0  # `None` where Spark does not count them
+    dead_letters: int = 0
+    batch: int | None = None  # the last one
+    batch_rows: int = 0
+    batch_ms: int = 0
+    rate: float = 0.0  # rows a second, of the last batch that had any
+    watermark: str | None = None
+    offsets: dict[str, int] = field(default_factory=dict)  # by queue, read up to here
+    error: str | None = None
+
+    def write(self, path: str) -> None:
+        self.updated_at = time.time_ns() // 1_000_000
+        new = f"{path}.{os.getpid()}.tmp"
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump(asdict(self), file)
+        os.replace(new, path)
+
+    def take(self, progress: Mapping[str, Any]) -> None:
+        """What Spark says of a batch."""
+        self.batches += 1
+        self.batch = int(progress["batchId"])
+        self.batch_rows = int(progress["numInputRows"])
+        self.batch_ms = int(progress["durationMs"].get("triggerExecution", 0))
+        self.rows_in += self.batch_rows
+        written = written_in(progress)
+        self.rows_out = None if written is None else (self.rows_out or 0) + written
+        if self.batch_rows and self.batch_ms:
+            self.rate = self.batch_rows * 1000 / self.batch_ms
+        self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
+        for source in progress["sources"]:
+            with contextlib.suppress(ValueError, TypeError, AttributeError):  # of another kind
+                end = source["endOffset"]
+                found = json.loads(end) if isinstance(end, str) else end
+                self.offsets |= {name: int(at) for name, (at, _) in found.items()}
+
+
+def written_in(progress: Mapping[str, Any]) -> int | None:
+    """Rows that a batch has written, where Spark counts them."""
+    count = int((progress.get("sink") or {}).get("numOutputRows", -1))
+    return None if count < 0 else count
+
+
+def read_status(home: Home) -> Status | None:
+    """Of the last run; `None` if there was none."""
+    try:
+        with open(home.status, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    known = {each.name for each in fields(Status)}
+    status = Status(**{name: value for name, value in found.items() if name in known})
+    if status.state in ("starting", "running") and not home.is_held:
+        status.state = "unknown"
+    return status
+
+
+def lag_of(store: str, offsets: Mapping[str, int]) -> dict[str, int]:
+    """How many offsets of each queue are still to be read."""
+    place = Place(store)
+    there = place.queues()
+    found = {}
+    for name, offset in offsets.items():
+        if name in there:
+            with place.log(name, there[name].incarnation) as log:
+                found[name] = max((0 if log is None else log.end_offset) - offset, 0)
+    return found

@@ -1,0 +1,213 @@
+"""`tailrace pipeline`. What pipelines do is tested with Spark's tables; this is how they are run,
+stopped and looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tailrace
+from tests.cli.conftest import Shell
+from tests.project import NEEDS_JAVA
+
+PATIENCE_S = 150
+CONFIG = """\
+pipelines:
+  - {name: copy, from: orders, sql: SELECT key AS value FROM orders, to: copied}
+  - name: files
+    from: orders
+    sql: SELECT string(value) AS text FROM orders
+    to: {path: lake}
+    trigger: 1m
+"""
+SLOW = """\
+pipelines:
+  - name: slow
+    from: orders
+    max_offsets_per_trigger: 15
+    sql: SELECT value FROM orders WHERE reflect('java.lang.Thread', 'sleep', 200L) IS NOT NULL
+    to: copied
+"""
+
+
+def fill(shell: Shell, config: str, count: int) -> None:
+    shell.folder.mkdir(exist_ok=True)
+    (shell.folder / "tailrace.yaml").write_text(config)
+    with tailrace.open(shell.store, upkeep=False) as store:
+        store.stream("orders").publish_many([b"%d" % number for number in range(count)])
+
+
+def test_list_and_status_need_no_spark(shell: Shell) -> None:
+    fill(shell, CONFIG, 2)
+    before = shell.files()
+    first, second = shell.items("pipeline", "list")
+    assert (first["name"], first["from"], first["to"], first["path"]) == (
+        *("copy", "orders", "copied"),
+        None,
+    )
+    assert second["path"].endswith("lake")
+    assert second["trigger"] == 60_000
+    assert shell.ok("pipeline", "list").splitlines()[0].split() == [
+        *("pipeline", "from", "format", "to", "trigger")
+    ]
+    assert shell.items("pipeline", "status", "copy") == [
+        {"type": "pipeline", "name": "copy", "state": "never ran"}
+    ]
+    assert "never ran" in shell.ok("pipeline", "status")
+    assert shell.files() == before
+
+
+def test_what_is_wrong_is_one_line(shell: Shell) -> None:
+    fill(shell, CONFIG, 1)
+    assert "no pipeline 'other'; there are copy, files" in shell.refused("pipeline", "run", "other")
+    assert "Name pipelines, or give --all" in shell("pipeline", "run").stderr
+    both = ("--restart-from-scratch", "--keep-checkpoint")
+    assert "exclude each other" in shell("pipeline", "run", "copy", *both).stderr
+    (shell.folder / "tailrace.yaml").write_text("queues: []\n")
+    assert "there are no pipelines" in shell.refused("pipeline", "list")
+    (shell.folder / "tailrace.yaml").write_text("pipelines: [{name: a}]\n")
+    assert "tailrace.yaml:1: pipelines[0].from: it is missing" in shell.refused("pipeline", "list")
+
+
+@NEEDS_JAVA
+@pytest.mark.timeout(600)
+def test_it_is_told_to_stop(tmp_path: Path) -> None:
+    """By SIGTERM, and by Ctrl-C, in the middle of a batch: that is finished. Meanwhile another
+    process sees how it goes."""
+    processes: dict[signal.Signals, subprocess.Popen[str]] = {}
+    shells: dict[signal.Signals, Shell] = {}
+    try:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            shell = shells[signum] = Shell(tmp_path / str(signum))
+            fill(shell, SLOW, 3_000)
+            local = ("--master", "local[1]", "--conf", "spark.driver.memory=1g")
+            processes[signum] = shell.started("pipeline", "run", "slow", "--json", *local)
+        for signum, process in processes.items():
+            assert process.stdout is not None
+            first = json.loads(process.stdout.readline())
+            assert (first["type"], first["pipeline"], first["rows_in"]) == ("batch", "slow", 15)
+            [seen] = shells[signum].items("pipeline", "status")
+            assert (seen["state"], seen["pid"]) == ("running", process.pid)
+            assert seen["rows_in"] >= 15
+            assert seen["lag"]["orders"] == 3_000 - seen["offsets"]["orders"]
+            refused = shells[signum].refused("pipeline", "run", "slow")
+            assert refused == f"pipeline 'slow': process {process.pid} runs it; stop that first"
+            batch = in_the_middle(shells[signum])
+            process.send_signal(signum)
+            out, err = process.communicate(timeout=PATIENCE_S)
+            expected = (0, "") if signum == signal.SIGTERM else (130, "tailrace: interrupted\n")
+            assert (process.returncode, err) == expected
+            assert batch in numbers(shells[signum], "commits")
+            last = json.loads(out.splitlines()[-1])
+            assert (last["type"], last["state"]) == ("pipeline", "stopped")
+            [seen] = shells[signum].items("pipeline", "status")
+            assert seen["state"] == "stopped"
+            written = [json.loads(line) for line in [json.dumps(first), *out.splitlines()[:-1]]]
+            assert {each["batch"] for each in written} >= {batch}
+            with tailrace.open(shells[signum].store, upkeep=False) as store:
+                values = [message.value for message in store.stream("copied").read()]
+            assert values == [b"%d" % number for number in range(len(values))]
+            assert len(values) >= 15 * (batch + 1)
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.communicate(timeout=PATIENCE_S)
+
+
+def numbers(shell: Shell, folder: str) -> set[int]:
+    place = shell.store / "queue/.tailrace/pipelines/slow/checkpoint" / folder
+    return {int(path.name) for path in place.glob("[0-9]*") if path.name.isdigit()}
+
+
+def in_the_middle(shell: Shell) -> int:
+    """Wait until a batch is planned and not done."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        pending = numbers(shell, "offsets") - numbers(shell, "commits")
+        if pending:
+            time.sleep(0.5)
+            if pending - numbers(shell, "commits"):
+                return max(pending)
+        time.sleep(0.02)
+    raise AssertionError("no batch was seen")
+
+
+# Runs command lines in one process, with one Spark, and says what each came to.
+RUNNER = """
+import json, sys
+from click.testing import CliRunner
+from tailrace.cli import main
+
+done = []
+for line in json.load(sys.stdin):
+    result = CliRunner().invoke(main, line)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    done.append([result.exit_code, result.stdout, result.stderr])
+json.dump(done, sys.stdout)
+"""
+
+
+@NEEDS_JAVA
+@pytest.mark.timeout(600)
+def test_run_and_check(shell: Shell) -> None:
+    import sys
+
+    fill(shell, CONFIG, 3)
+    wrong = CONFIG.replace("SELECT key AS value", "SELECT nothing AS value")
+    (shell.folder / "wrong.yaml").write_text(wrong)
+    elsewhere = ["--config", "wrong.yaml", "--store", "data"]
+    lines: list[list[str]] = [
+        ["check"],
+        ["run", "--all", "--once"],
+        ["run", "copy", "--once", "--json"],
+        ["run", "copy", "--once", *elsewhere],
+        ["check", *elsewhere],
+        ["run", "copy", "--once", "--restart-from-scratch"],
+        ["status"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        cwd=shell.folder,
+        env=shell.environment,
+        input=json.dumps([["pipeline", *line] for line in lines]),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found: list[list[Any]] = json.loads(done.stdout)
+    check, run, again, changed, bad, anew, status = found
+    assert check == [0, "pipeline 'copy': no problem\npipeline 'files': no problem\n", ""]
+    assert (run[0], run[2]) == (0, "")
+    assert run[1].startswith("copy: orders → copied\n")
+    assert "copy: 1 batch, 3 rows in, 3 out\n" in run[1]
+    assert json.loads(again[1]) == {
+        "type": "pipeline",
+        "name": "copy",
+        "state": "stopped",
+        "batches": 0,
+        "rows_in": 0,
+        "rows_out": 0,
+        "dead_letters": 0,
+    }
+    assert (changed[0], changed[1]) == (2, "")
+    assert "--restart-from-scratch" in changed[2]
+    assert changed[2].count("\n") == 1
+    assert bad[0] == 1
+    assert "made for another sql" in bad[1]
+    assert (anew[0], anew[2].count("moved aside: ")) == (0, 2)
+    assert status[1].splitlines()[1].split()[:4] == ["copy", "stopped", "3", "3"]
+    with tailrace.open(shell.store, upkeep=False) as store:
+        assert store.stream("copied").log.end_offset == 6
+    assert len(list((shell.folder / "lake").glob("*.parquet"))) == 1
+    assert os.listdir(shell.folder).count("wrong.yaml") == 1

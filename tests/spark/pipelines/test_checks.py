@@ -1,0 +1,166 @@
+"""What is wrong with a pipeline is said before anything runs; and what a checkpoint is for."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from tailrace.errors import ConfigError, Locked, TailraceError
+from tailrace.spark.pipelines.homes import Home
+from tailrace.spark.pipelines.running import check, told_apart
+from tailrace.spark.pipelines.status import lag_of, read_status
+from tests.spark.pipelines.support import Place, forget_last_commit
+
+SCHEMA = {"format": "json", "schema": "id long, at timestamp"}
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a word": ({"sql": "SELECT *\nFORM events"}, "sql: line 2, column 6: Syntax error"),
+    "a column": ({"sql": "SELECT id,\n  nothing FROM events", **SCHEMA}, "sql: line 2, column 3: "),
+    "a table": (
+        {"sql": "SELECT *\nFROM other"},
+        "sql: line 2, column 6: there is no table 'other'; there are events",
+    ),
+    "a type": ({"sql": "SELECT id + at FROM events", **SCHEMA}, "sql: line 1, column 8: "),
+    "a command": ({"sql": "DROP VIEW events"}, "sql: a pipeline is a query"),
+    "no stream": ({"sql": "SELECT 1 AS value"}, "sql: the statement does not read events"),
+    "no value": ({"sql": "SELECT key FROM events"}, "no column that would be the value"),
+    "more": ({"sql": "SELECT value, 1 AS n FROM events"}, "column 'value', .* and 'n' beside it"),
+    "twice": ({"sql": "SELECT 1 AS a, 2 AS a FROM events"}, "'a' is there twice"),
+    "headers": ({"sql": "SELECT value, 1 AS headers FROM events"}, "'headers' is int"),
+    "a schema": ({"sql": "SELECT 1", **SCHEMA, "schema": "id lnog"}, "schema: line 1, column 4: "),
+    "no columns": ({"sql": "SELECT 1", **SCHEMA, "schema": "long"}, "schema: it has no columns"),
+    "a queue": ({"sql": "SELECT 1", "from": "gone"}, "from: there is no queue 'gone'"),
+    "its queue": (
+        {"sql": "SELECT 1", "tables": {"t": {"queue": "gone"}}},
+        "tables.t.queue: there is no queue 'gone'",
+    ),
+    "files": ({"sql": "SELECT 1", "tables": {"t": "t.csv"}}, "tables.t: .*does not exist"),
+    "a watermark": (
+        {"sql": "SELECT 1", "watermark": {"column": "when"}},
+        "watermark: .*`when`",
+    ),
+    "no time": ({"sql": "SELECT 1", "watermark": {"column": "offset"}}, "watermark: "),
+    "a mode": (
+        {"sql": "SELECT key, count(*) AS n FROM events GROUP BY key"},
+        "sql: .*[Aa]ppend",
+    ),
+    "a partition": (
+        {"sql": "SELECT value FROM events", "to": {"path": "x", "partition_by": ["day"]}},
+        "to.partition_by: there is no column 'day'; there are value",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong(spark: Any, place: Place, name: str) -> None:
+    given, said = WRONG[name]
+    place.publish("events", b"")
+    definition = place.define(**given)
+    with pytest.raises(TailraceError, match=f"^pipeline 'p': .*{said}"):
+        check(told_apart(spark, definition, {}), str(place.store), definition)
+    with place.open() as store:
+        assert [queue.name for queue in store.queues()] == ["events"]
+
+
+def test_what_is_good(spark: Any, place: Place) -> None:
+    place.publish("events", b"")
+    (place.folder / "p.sql").write_text("SELECT id FROM events WHERE id IS NOT NULL\n")
+    definition = place.define(sql_file="p.sql", **SCHEMA)
+    check(told_apart(spark, definition, {}), str(place.store), definition)
+    (place.folder / "p.sql").write_text("SELECT\nno FROM events\n")
+    definition = place.define(sql_file="p.sql", **SCHEMA)
+    with pytest.raises(TailraceError, match=r"^pipeline 'p': p\.sql: line 2, column 1: "):
+        check(told_apart(spark, definition, {}), str(place.store), definition)
+
+
+def test_files_that_cannot_be_read(place: Place) -> None:
+    with pytest.raises(
+        ConfigError, match=r"tailrace\.yaml:\d+: pipelines\[0\]\.sql_file: .*p\.sql"
+    ):
+        place.define(sql_file="p.sql")
+    (place.folder / "p.sql").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="it is not UTF-8"):
+        place.define(sql_file="p.sql")
+    with pytest.raises(ConfigError, match=r"pipelines\[0\]\.tables\.t\.format: .*does not tell"):
+        place.define(sql="SELECT 1", tables={"t": "some/folder"})
+
+
+def test_a_changed_statement(spark: Any, place: Place) -> None:
+    place.publish("events", b"1", b"2")
+    first = place.define(sql="SELECT value FROM events")
+    place.run(spark, first)
+    changed = place.define(sql="SELECT concat('x', string(value)) AS value FROM events")
+    with pytest.raises(TailraceError, match="made for another sql") as caught:
+        place.run(spark, changed)
+    assert "--restart-from-scratch" in str(caught.value)
+    assert "--keep-checkpoint" in str(caught.value)
+    place.run(spark, first)  # as it was
+    place.run(spark, place.define(sql="SELECT value FROM events", trigger="5s"))  # no other query
+    assert place.values("out") == [b"1", b"2"]
+    place.run(spark, changed, keep_checkpoint=True)
+    place.publish("events", b"3")
+    place.run(spark, changed)
+    assert place.values("out") == [b"1", b"2", b"x3"]
+    moved = Home(str(place.store), changed).begin_anew()
+    assert len(moved) == 2
+    place.run(spark, changed)
+    assert place.values("out") == [b"1", b"2", b"x3", b"x1", b"x2", b"x3"]
+
+
+def test_a_checkpoint_that_nobody_knows(spark: Any, place: Place) -> None:
+    place.publish("events", b"1")
+    definition = place.define(sql="SELECT value FROM events", checkpoint="elsewhere")
+    run = place.run(spark, definition)
+    assert (place.folder / "elsewhere" / "metadata").exists()
+    forget_last_commit(run.home.checkpoint)
+    (place.store / "queue/.tailrace/pipelines/p/pipeline.json").write_text("{}")
+    with pytest.raises(TailraceError, match="made for another from, output_mode, sql, tables, to"):
+        place.run(spark, definition)
+
+
+def test_one_process_at_a_time(place: Place) -> None:
+    place.publish("events", b"1")
+    home = Home(str(place.store), place.define(sql="SELECT value FROM events"))
+    assert not is_held(home)
+    with home.held():
+        assert is_held(home)
+        with (
+            pytest.raises(Locked, match=r"pipeline 'p': process \d+ runs it"),
+            contextlib.ExitStack() as stack,
+        ):
+            stack.enter_context(home.held())
+    assert not is_held(home)
+
+
+def is_held(home: Home) -> bool:
+    return home.is_held  # which changes, and nobody knows
+
+
+def test_a_query_that_fails(spark: Any, place: Place) -> None:
+    place.publish("events", b"1", b"0")
+    definition = place.define(sql="SELECT 1 / int(string(value)) AS value FROM events")
+    with pytest.raises(TailraceError, match=r"^pipeline 'p': .*Division by zero"):
+        place.run(spark, definition)
+    home = Home(str(place.store), definition)
+    status = read_status(home)
+    assert status is not None
+    assert status.state == "failed"
+    assert status.error is not None
+    assert "Division by zero" in status.error
+    assert place.values("out") == []
+
+
+def test_the_status(spark: Any, place: Place) -> None:
+    place.publish("events", b"1", b"2")
+    definition = place.define(sql="SELECT value FROM events")
+    home = Home(str(place.store), definition)
+    assert read_status(home) is None
+    place.run(spark, definition)
+    place.publish("events", b"3")
+    status = read_status(home)
+    assert status is not None
+    assert (status.state, status.rows_in, status.rows_out, status.batch) == ("stopped", 2, 2, 0)
+    assert lag_of(str(place.store), status.offsets) == {"events": 1}
+    assert status.rate > 0

@@ -1,0 +1,160 @@
+"""Values as columns, in each format; and what does not fit, with the reason, as dead letters."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from tailrace.errors import ConfigError
+from tests.spark.pipelines.support import Place
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "amount", "type": ["null", "double"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}},
+        {"name": "other", "type": ["null", "Kind"]},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9,
+                                   "scale": 2}},
+        {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
+    ],
+}  # fmt: skip
+
+
+def test_json(spark: Any, place: Place) -> None:
+    good = [{"id": 1, "item": "cup", "at": "2026-01-31T12:00:00Z"}, {"item": "plate", "more": 1}]
+    bad = {
+        b"nothing": "it is not a JSON object: 'nothing'",
+        b'{"id": "x", "item": "cup"}': "the field 'id' is no bigint: 'x'",
+        b"\xff\xfe": "it is not UTF-8",
+        b'{"id": 1}': "the field 'item' is missing",
+        b"[1]": "it is not a JSON object: '[1]'",
+        b"": "the value is empty",
+        b"5": "it is not a JSON object: '5'",
+        b'{"item": "cup", "at": "soon"}': "the field 'at' is no timestamp: 'soon'",
+    }
+    place.publish("events", *good, key="k", headers={"a": "b"})
+    place.publish("events", *bad, key="bad", headers={"a": "b"})
+    place.publish("events", {"id": 3, "item": "last"})
+    definition = place.define(
+        format="json",
+        schema="id long, item string NOT NULL, at timestamp",
+        sql="SELECT key, id, item, hour(at) AS hour, offset AS was FROM events",
+    )
+    run = place.run(spark, definition)
+    assert place.documents("out") == [
+        {"id": 1, "item": "cup", "hour": 12, "was": 0},
+        {"id": None, "item": "plate", "hour": None, "was": 1},
+        {"id": 3, "item": "last", "hour": None, "was": 10},
+    ]
+    assert [message.key for message in place.messages("out")] == [b"k", b"k", None]
+    assert place.reasons("events") == bad
+    assert (run.status.rows_in, run.status.rows_out, run.status.dead_letters) == (11, 3, 8)
+    with place.open() as store:
+        letter = store.dead("events")[0]
+        assert letter.key == b"bad"
+        assert letter.headers["a"] == b"b"
+        assert letter.headers["_dlq_original_offset"] == b"2"
+        assert store.redrive("events") == 8  # for all, which this pipeline is one of
+    run = place.run(spark, definition)
+    assert (run.status.rows_in, run.status.dead_letters) == (8, 8)
+
+
+def test_a_decoded_message_is_passed_on_as_it_is(spark: Any, place: Place) -> None:
+    place.publish("events", {"id": 1, "key": "mine"}, key="k", timestamp=1_700_000_000_000)
+    definition = place.define(
+        format="json", schema="id long, key string", sql="SELECT * FROM events"
+    )
+    place.run(spark, definition)
+    [message] = place.messages("out")
+    assert (message.key, message.value) == (b"mine", b'{"id":1}')
+    assert message.timestamp == 1_700_000_000_000
+
+
+def test_csv(spark: Any, place: Place) -> None:
+    bad = {
+        b"1;2": "it is not a line of 3 columns: '1;2'",
+        b"x;cup;1": "the column 'id' is no bigint: 'x'",
+        b"\xff": "it is not UTF-8",
+    }
+    place.publish("events", b'1;"a;b";2.5', b"2;;", *bad)
+    definition = place.define(
+        format="csv",
+        delimiter=";",
+        schema="id long, item string, amount double",
+        sql="SELECT id, item, amount FROM events",
+        dead_letters="refused",
+    )
+    place.run(spark, definition)
+    assert place.documents("out") == [
+        {"id": 1, "item": "a;b", "amount": 2.5},
+        {"id": 2, "item": None, "amount": None},
+    ]
+    found = {m.value: m.headers["_dlq_reason"].decode() for m in place.messages("refused")}
+    assert found == bad
+
+
+def test_avro(spark: Any, place: Place) -> None:
+    fastavro = pytest.importorskip("fastavro", reason="fastavro is missing: tailrace[avro]")
+    from decimal import Decimal
+
+    row = {
+        "id": 7,
+        "amount": None,
+        "at": 1_700_000_000_000,
+        "tags": ["a", "b"],
+        "kind": "OLD",
+        "other": "NEW",
+        "price": Decimal("12.34"),
+        "uuid": "00000000-0000-4000-8000-000000000000",
+    }
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(AVRO), row)
+    value = buffer.getvalue()
+    place.publish("events", value, value[:5], value + b"more", b"", key="k")
+    (place.folder / "order.avsc").write_text(json.dumps(AVRO))
+    definition = place.define(
+        format="avro",
+        schema_file="order.avsc",
+        sql="SELECT key, id, amount, unix_millis(at) AS at, tags, kind, other, price, uuid "
+        "FROM events",
+    )
+    place.run(spark, definition)
+    [found] = place.documents("out")
+    assert found == {**row, "price": 12.34}
+    reasons = place.reasons("events")
+    assert list(reasons) == [value[:5], value + b"more", b""]
+    assert all(each.startswith("it is not Avro of the schema: ") for each in reasons.values())
+    assert reasons[value + b"more"].endswith("4 bytes are left over")
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("{", "no Avro schema: Expecting property name"),
+        ('"long"', "no Avro schema of a record"),
+        ('{"type": "record", "name": "R"}', "no Avro schema: "),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}',
+            "a union of several types",
+        ),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}',
+            "R is inside itself",
+        ),
+    ],
+)
+def test_avro_schemas_that_are_no_columns(schema: str, said: str) -> None:
+    pytest.importorskip("fastavro", reason="fastavro is missing: tailrace[avro]")
+    pytest.importorskip("pyspark")
+    from tailrace.spark.pipelines.avro import columns_of
+
+    with pytest.raises(ConfigError, match=said):
+        columns_of(schema)

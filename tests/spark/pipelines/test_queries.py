@@ -1,0 +1,190 @@
+"""What statements can do: windows, joins, each sort of target. Results are held against models."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.log.fs import OsFileSystem
+from tailrace.queue.backup_restore import restore_backup
+from tailrace.queue.offline.verify import verify_store
+from tests.spark.pipelines.support import Place, forget_last_commit
+
+T0 = 1_700_000_040_000  # a whole minute
+MINUTE = 60_000
+
+
+def at(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
+
+
+@pytest.mark.spark("4.2")  # in steps
+def test_windows_with_a_watermark(spark: Any, place: Place) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    rows: list[dict[str, Any]] = []
+    for number in range(400):  # nobody is late by two minutes
+        moment = T0 + number * 3_000 - rng.randrange(119_000)
+        rows.append({"who": f"w{rng.randrange(3)}", "at": moment})
+    late = [{"who": "late", "at": T0 - 3_600_000} for _ in range(50)]
+    after = [{"who": "w0", "at": T0 + 400 * 3_000} for _ in range(50)]
+    everything = [{**row, "at": at(row["at"])} for row in [*rows, *late, *after]]
+    place.publish("events", *everything)
+    definition = place.define(
+        format="json",
+        schema="who string, at timestamp",
+        watermark={"column": "at", "delay": "2m"},
+        max_offsets_per_trigger=50,
+        sql="""
+            SELECT who AS key, unix_millis(window.start) AS start, count(*) AS n
+            FROM events GROUP BY who, window(at, '1 minute')
+        """,
+    )
+    run = place.run(spark, definition)
+    closed = max(int(row["at"]) for row in [*rows, *after]) - 2 * MINUTE
+    expected = Counter((str(row["who"]), int(row["at"]) // MINUTE * MINUTE) for row in rows)
+    expected = Counter({k: n for k, n in expected.items() if k[1] + MINUTE <= closed})
+    found = Counter(
+        {
+            ((message.key or b"").decode(), row["start"]): row["n"]
+            for message, row in zip(place.messages("out"), place.documents("out"), strict=True)
+        }
+    )
+    assert len(place.messages("out")) == len(expected)
+    assert found == expected
+    assert run.status.watermark == at(closed).replace("+00:00", ".000Z")
+
+
+def test_joins_with_files_and_other_queues(spark: Any, place: Place) -> None:
+    (place.folder / "prices.csv").write_text("item,price\ncup,2.5\nplate,4\n")
+    (place.folder / "colours.json").write_text('{"item": "cup", "colour": "red"}\n')
+    place.publish("people", {"id": 1, "name": "ada"}, b"nobody")
+    place.publish("events", {"item": "cup", "who": 1}, {"item": "plate", "who": 2})
+    place.publish("payments", {"who": 1, "paid": 9})
+    definition = place.define(
+        format="json",
+        schema="item string, who long",
+        tables={
+            "prices": "prices.csv",
+            "colours": {"path": "colours.json", "schema": "item string, colour string"},
+            "persons": {"queue": "people", "format": "json", "schema": "id long, name string"},
+            "payments": {
+                "queue": "payments",
+                "stream": True,
+                "format": "json",
+                "schema": "who long, paid long",
+            },
+        },
+        sql="""
+            SELECT e.item, price, colour, name, paid FROM events e
+            JOIN prices USING (item)
+            LEFT JOIN colours USING (item)
+            LEFT JOIN persons ON persons.id = e.who
+            JOIN payments ON payments.who = e.who
+        """,
+    )
+    place.run(spark, definition)
+    cup = {"item": "cup", "price": 2.5, "colour": "red", "name": "ada", "paid": 9}
+    assert place.documents("out") == [cup]
+    place.publish("payments", {"who": 2, "paid": 5}, b"{")  # its other half is known from before
+    run = place.run(spark, definition)
+    plate = {"item": "plate", "price": 4.0, "colour": None, "name": None, "paid": 5}
+    assert place.documents("out") == [cup, plate]
+    assert list(place.reasons("payments")) == [b"{"]
+    assert run.status.offsets == {"events": 2, "payments": 3}
+
+
+def test_a_restart_goes_on(spark: Any, place: Place) -> None:
+    definition = place.define(sql="SELECT key, value, timestamp, headers FROM events", start="next")
+    place.publish("events", b"before")
+    place.run(spark, definition)
+    place.publish("events", b"1", key="k", headers={"a": "b"}, timestamp=T0)
+    place.run(spark, definition)
+    place.publish("events", b"2")
+    place.run(spark, definition)
+    first, second = place.messages("out")
+    assert (first.key, first.value, first.headers["a"]) == (b"k", b"1", b"b")
+    assert first.timestamp == T0
+    assert second.value == b"2"
+
+
+def test_a_backup_goes_on_where_it_was(spark: Any, place: Place) -> None:
+    definition = place.define(sql="SELECT value FROM events")
+    place.publish("events", b"1")
+    place.run(spark, definition)
+    with place.open() as store:
+        store.backup(place.folder / "kept")
+    assert verify_store(OsFileSystem(), str(place.store / "queue")).ok
+    shutil.rmtree(place.store)
+    restore_backup(place.folder / "kept", place.store)
+    place.publish("events", b"2")
+    place.run(spark, definition)
+    assert place.values("out") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("start", [2, at(T0 + 2)])
+def test_where_it_begins(spark: Any, place: Place, start: Any) -> None:
+    for number in range(4):
+        place.publish("events", b"%d" % number, timestamp=T0 + number)
+    definition = place.define(sql="SELECT offset AS value FROM events", start=start)
+    place.run(spark, definition)
+    assert place.values("out") == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_changes_of_an_aggregate(spark: Any, place: Place, mode: str) -> None:
+    """A batch that is replayed writes nothing a second time."""
+    definition = place.define(
+        sql="SELECT key, count(*) AS n FROM events GROUP BY key", output_mode=mode
+    )
+    place.publish("events", b"", b"", key="a")
+    place.run(spark, definition)
+    place.publish("events", b"", key="b")
+    run = place.run(spark, definition)
+    expected = {"update": 2, "complete": 3}[mode]
+    assert len(place.messages("out")) == expected
+    forget_last_commit(run.home.checkpoint)
+    place.run(spark, definition)
+    assert len(place.messages("out")) == expected
+    last = {message.key: json.loads(message.value or b"")["n"] for message in place.messages("out")}
+    assert last == {b"a": 2, b"b": 1}
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+def test_files(spark: Any, place: Place, form: str) -> None:
+    dataset: Any = pytest.importorskip("pyarrow.dataset")
+
+    definition = place.define(
+        sql="SELECT string(key) AS key, string(value) AS text FROM events",
+        to={"path": "lake/out", "format": form, "partition_by": ["key"]},
+    )
+    place.publish("events", b"1", b"2", key="a")
+    place.publish("events", b"3", key="b")
+    place.run(spark, definition)
+    place.publish("events", b"4", key="b")
+    run = place.run(spark, definition)
+    lake = place.folder / "lake" / "out"
+
+    def rows() -> list[tuple[str, str]]:
+        found = dataset.dataset(lake, format=form, partitioning="hive").to_table().to_pylist()
+        return sorted((row["key"], str(row["text"])) for row in found)
+
+    expected = [("a", "1"), ("a", "2"), ("b", "3"), ("b", "4")]
+    assert rows() == expected
+    forget_last_commit(run.home.checkpoint)
+    place.run(spark, definition)
+    assert rows() == expected
+    assert {path.name.rpartition(".")[2] for path in files(lake)} == {form}
+    assert {path.parent.name for path in files(lake)} == {"key=a", "key=b"}
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
