@@ -138,6 +138,27 @@ class LogPlan:
                 SegmentCheck(self._found.folder, extent.base, size, limit, watched, seal)
             )
 
+    @property
+    def refusal(self) -> str | None:
+        """Why this tailrace would not open the log."""
+        return self._found.refusal
+
+    @property
+    def is_clean(self) -> bool:
+        """Was it closed, so that the last segment is as the others?"""
+        return self._found.diagnosis.clean
+
+    @property
+    def is_synced(self) -> bool:
+        """Was it closed with everything on the disk?"""
+        return self._found.diagnosis.clean and self._found.diagnosis.synced
+
+    @property
+    def durable_segment(self) -> int | None:
+        """The segment up to which everything was durable, for sure."""
+        mark = self._found.diagnosis.watermark
+        return None if mark is None else mark.segment
+
     def complete(self, surveys: Iterable[SegmentSurvey]) -> LogSurvey:
         """What the log holds, after each of the checks was made; once."""
         found = self._found

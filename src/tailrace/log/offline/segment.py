@@ -44,6 +44,7 @@ __all__ = [
     "cut",
     "glance",
     "look_closely",
+    "sealed_intervals",
     "settle",
     "survey_segment",
 ]
@@ -239,6 +240,15 @@ def _time_index(fs: FileSystem, check: SegmentCheck) -> TimeIndex | None:
         moments = [timestamp for timestamp, _ in index.entries()]
         index.interval_ms = min((b - a for a, b in pairwise(moments)), default=_NEVER)
     return index
+
+
+def sealed_intervals(fs: FileSystem, check: SegmentCheck) -> tuple[int, int] | None:
+    """How far apart the entries of its indexes are, in bytes and in milliseconds, if a seal says
+    that the files are as they were written."""
+    if check.seal is None:
+        return None
+    offsets, times = _offset_index(fs, check), _time_index(fs, check)
+    return None if offsets is None or times is None else (offsets.interval, times.interval_ms)
 
 
 def _index_file(fs: FileSystem, check: SegmentCheck, extension: str) -> bytes | None:
