@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tailrace.cli.signals import Insisting
+from tailrace.cli.spark_options import conf_option, master_option
 from tailrace.cli.stores import StorePlace, look_at_store, store_options
 from tailrace.errors import TailraceError
 
@@ -30,18 +31,6 @@ def _parse_output(_: click.Context, __: click.Parameter, text: str | None) -> st
     raise click.BadParameter(f"{text!r} is not table, csv, json or {_PARQUET}PATH")
 
 
-def _parse_conf(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.startswith("spark."):
-            raise click.BadParameter(
-                f"{pair!r} is not NAME=VALUE with a name such as spark.ui.port"
-            )
-        found[name] = value
-    return found
-
-
 @click.command()
 @click.argument("statement", metavar="STATEMENT")
 @click.option(
@@ -56,16 +45,8 @@ def _parse_conf(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -
     metavar="N",
     help=f"Write N rows at most.  [default: {_SHOWN} of a table, else all]",
 )
-@click.option(
-    "--master", metavar="URL", help="Where Spark runs.  [default: local[*], on this machine]"
-)
-@click.option(
-    "--conf",
-    multiple=True,
-    callback=_parse_conf,
-    metavar="NAME=VALUE",
-    help="A setting of Spark; may be given more than once.",
-)
+@master_option
+@conf_option
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
 def sql(

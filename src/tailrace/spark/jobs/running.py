@@ -8,7 +8,9 @@ the order is kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +66,7 @@ class Running:
 
     def __init__(self, means: Means, total: int) -> None:
         self._means = means
-        self._total = total
+        self.total = total
         self._done = 0
         self._began = time.monotonic()
         is_large = total >= SMALL
@@ -81,7 +83,7 @@ class Running:
     @property
     def why(self) -> str:
         """For people: where it ran, and what else they could say."""
-        size = format_size(self._total)
+        size = format_size(self.total)
         if self.path == "spark":
             other = "" if self.is_chosen else "; --no-spark keeps it in this process"
             return f"{size}: done by Spark{other}"
@@ -104,11 +106,11 @@ class Running:
         return self._here(work, items, counts)
 
     def finish(self) -> None:
-        self._tell(self._total)
+        self._tell(self.total)
 
     def _tell(self, done: int) -> None:
         if self._means.progress is not None:
-            self._means.progress(min(done, self._total), self._total)
+            self._means.progress(min(done, self.total), self.total)
 
     # --- in this process --------------------------------------------------------------------
 
@@ -140,10 +142,11 @@ class Running:
         self.tasks += len(parts)
         rdd = context.parallelize(parts, len(parts)).map(partial(_task, work))
         size = sum(item.size for item in items) if counts else 0
-        if self._means.progress is None:
-            lists: list[list[Found]] = rdd.collect()
-        else:
-            lists = _watched(rdd, lambda share: self._tell(self._done + int(share * size)))
+        with _plain_errors():
+            if self._means.progress is None:
+                lists: list[list[Found]] = rdd.collect()
+            else:
+                lists = _watched(rdd, lambda share: self._tell(self._done + int(share * size)))
         self._done += size
         return [each for found in lists for each in found]
 
@@ -152,10 +155,15 @@ class Running:
             return self._means.session
         from tailrace.spark.session import local_session
 
+        before = signal.getsignal(signal.SIGINT)
         try:
-            return local_session(self._means.master, self._means.conf)
+            with _plain_errors():
+                return local_session(self._means.master, self._means.conf)
         except TailraceError as error:
             raise TailraceError(f"{error}; --no-spark does it in this process") from error
+        finally:
+            with contextlib.suppress(ValueError):  # not the main thread
+                signal.signal(signal.SIGINT, before)  # Spark's asks the JVM, amid an answer
 
 
 def runs(items: Sequence[Item], least: int) -> Iterator[list[Item]]:
@@ -174,6 +182,23 @@ def runs(items: Sequence[Item], least: int) -> Iterator[list[Item]]:
         size += item.size
     if current:
         yield current
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What Spark says is wrong, in a line, and nothing of it in the log."""
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+    except ImportError:
+        raise TailraceError("pyspark is missing: pip install 'tailrace[spark]'") from None
+    from tailrace.spark.statements import describe, quietly
+
+    with quietly():
+        try:
+            yield
+        except (PySparkException, Py4JError) as error:
+            raise TailraceError(describe(error)) from error
 
 
 def _task(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
