@@ -75,6 +75,8 @@ def _print_text(report: ReindexReport) -> None:
     for log in report.logs:
         files = counted(len(log.renewed), "index file")
         what = f"{files} made anew" if log.renewed else "the indexes are right"
+        if log.damaged:
+            what += f", but for {counted(len(log.damaged), 'damaged segment')}"
         click.echo(f"{log.folder}: {counted(log.segments, 'segment')}, {what}")
         for base, position in log.damaged:
             click.echo(

@@ -156,10 +156,14 @@ def _rates(figures: QueueFigures) -> Iterator[str]:
         return
     peak = figures.peak("messages_per_second") or 0.0
     yield (
-        f"{rate:,.1f} messages/s, {format_size(round(amount))}/s; at most {peak:,.1f} messages/s "
-        f"in {as_age(figures.step_ms)}"
+        f"{_number(rate)} messages/s, {format_size(round(amount))}/s; at most {_number(peak)} "
+        f"messages/s in {as_age(figures.step_ms)}"
     )
     yield _bars([point.messages for point in figures.points])
+
+
+def _number(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _bars(amounts: list[int]) -> str:

@@ -7,8 +7,9 @@ index files. What a kill leaves, whenever it comes, is a log that works (`log/of
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.reindex import (
@@ -76,7 +77,7 @@ def reindex(logs: Mapping[str, LogOptions | None], means: Means) -> tuple[Reinde
     running, report = Running(means, total), ReindexReport()
     for first in range(0, len(folders), _AT_ONCE):
         with _alone(folders[first : first + _AT_ONCE], logs) as opened:
-            tasks = [task for log in opened for task in log.tasks]
+            tasks = [_placed(task) for log in opened for task in log.tasks]
             results = iter(running.run(_reindex, tasks))
             for log in opened:
                 found = [next(results) for _ in log.tasks]
@@ -104,6 +105,12 @@ def _summary(log: LogReindexing, found: list[Reindexed]) -> LogIndexes:
         damaged=[(each.base, each.position) for each in found if each.position is not None],
         left_out=[check.base for check in log.left_out],
     )
+
+
+def _placed(task: ReindexTask) -> ReindexTask:
+    """For a process that may run in another folder."""
+    folder = os.path.abspath(task.check.folder)
+    return replace(task, check=replace(task.check, folder=folder))
 
 
 def _reindex(task: ReindexTask) -> Reindexed:

@@ -7,7 +7,9 @@ that is not in segments (side files, groups, what is delayed) is checked here, i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from tailrace.log.fs import OsFileSystem
@@ -54,6 +56,7 @@ def _survey(
 ) -> tuple[Running, Iterator[SegmentSurvey]]:
     fs = OsFileSystem()
     running = Running(means, sum(check.size for check in checks))
+    checks = [replace(check, folder=os.path.abspath(check.folder)) for check in checks]
     pieces = [cut(fs, check, piece_bytes) for check in checks]
     glances = iter(running.run(_glance, [_Item(each) for few in pieces for each in few]))
     settled = [
