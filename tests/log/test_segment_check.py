@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from typing import Any
 
 import pytest
 
@@ -28,17 +29,17 @@ T0 = 1_700_000_000_000
 SEEDS = range(60)
 
 
-def build(rng: random.Random, **options: object) -> SimulatedDisk:
+def build(rng: random.Random, **options: Any) -> SimulatedDisk:
     """A log of segments that have some index entries each; clocks go back now and then."""
     disk = SimulatedDisk(rng.randrange(1 << 30))
-    chosen = {
+    chosen: dict[str, Any] = {
         "segment_bytes": rng.choice([1_500, 6_000, 1 << 20]),
         "index_interval": rng.choice([50, 200, 1_000]),
         "compression": rng.choice(["none", "s2", "zstd"]),
         "time_index_interval": rng.choice(["1s", "1s", "10s"]),
         **options,
     }
-    with Log(FOLDER, fs=disk, upkeep=False, flush="async", **chosen) as log:  # type: ignore[arg-type]
+    with Log(FOLDER, fs=disk, upkeep=False, flush="async", **chosen) as log:
         for number in range(60):
             moment = T0 + number * 700 + rng.randint(-3_000, 3_000)
             values = [rng.randbytes(rng.randint(0, 40)) for _ in range(rng.randint(1, 5))]
