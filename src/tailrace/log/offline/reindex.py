@@ -127,13 +127,11 @@ class LogReindexing:
         # Without a clean end the next open makes the last one's indexes in any case.
         self.left_out = [] if plan.is_clean else checks[-1:]
         closed = checks if plan.is_clean else checks[:-1]
-        is_unsafe = identity is not None and identity.flush == FlushMode.NONE
         # A seal must not outlive the bytes that it is about.
-        durable = plan.durable_segment
+        is_synced = identity is not None and identity.flush != FlushMode.NONE
+        below = plan.durable_segment or 0
         self._sealed = {
-            check.base
-            for check in closed
-            if not is_unsafe and (plan.is_synced or (durable is not None and check.base < durable))
+            check.base for check in closed if is_synced and (plan.is_synced or check.base < below)
         }
         intervals = _intervals(fs, closed, options)
         self.tasks = [ReindexTask(check, *intervals) for check in closed]
