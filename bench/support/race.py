@@ -71,7 +71,7 @@ class Unit(StrEnum):
             case Unit.RECORDS_PER_SECOND:
                 return human_rate(value)
             case Unit.BYTES_PER_SECOND:
-                return f"{value / 1e6:,.0f} MB/s"
+                return f"{value / 1e9:.1f} GB/s" if value >= 1e9 else f"{value / 1e6:.0f} MB/s"
             case Unit.MICROSECONDS:
                 return human_time(value * 1e3)
             case Unit.MILLISECONDS:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from tailrace.errors import TailraceError
+from tailrace.spark.session import local_session, processors
 from tailrace.units import format_size
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Running:
         self, work: Callable[[Item], Found], items: Sequence[Item], counts: bool
     ) -> list[Found]:
         found = []
-        with ThreadPoolExecutor(_processors()) as threads:
+        with ThreadPoolExecutor(processors()) as threads:
             waiting = [threads.submit(work, item) for item in items]
             try:
                 for item, each in zip(items, waiting, strict=True):
@@ -153,8 +154,6 @@ class Running:
     def _session(self) -> SparkSession:
         if self._means.session is not None:
             return self._means.session
-        from tailrace.spark.session import local_session
-
         before = signal.getsignal(signal.SIGINT)
         try:
             with _plain_errors():
@@ -240,7 +239,3 @@ def _watched(rdd: Any, tell: Callable[[float], object]) -> list[Any]:
     if failed:
         raise failed[0]
     return found
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
