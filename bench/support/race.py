@@ -34,6 +34,7 @@ class Unit(StrEnum):
     """What is compared. For times, less is better."""
 
     RECORDS_PER_SECOND = "records/s"
+    BYTES_PER_SECOND = "B/s"  # a sample counts bytes
     MICROSECONDS = "µs"  # the median of single operations
     MILLISECONDS = "ms"
     MEGABYTES = "MB"  # resident
@@ -44,11 +45,11 @@ class Unit(StrEnum):
 
     @property
     def more_is_better(self) -> bool:
-        return self is Unit.RECORDS_PER_SECOND
+        return self in (Unit.RECORDS_PER_SECOND, Unit.BYTES_PER_SECOND)
 
     def of(self, sample: Sample) -> float:
         match self:
-            case Unit.RECORDS_PER_SECOND:
+            case Unit.RECORDS_PER_SECOND | Unit.BYTES_PER_SECOND:
                 return sample.rate
             case Unit.MICROSECONDS:
                 return statistics.median(sample.latencies) / 1e3
@@ -69,6 +70,8 @@ class Unit(StrEnum):
         match self:
             case Unit.RECORDS_PER_SECOND:
                 return human_rate(value)
+            case Unit.BYTES_PER_SECOND:
+                return f"{value / 1e9:.1f} GB/s" if value >= 1e9 else f"{value / 1e6:.0f} MB/s"
             case Unit.MICROSECONDS:
                 return human_time(value * 1e3)
             case Unit.MILLISECONDS:

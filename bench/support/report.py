@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from string import ascii_lowercase
 from typing import Any
 
 from rich import box
@@ -56,7 +57,7 @@ def show(conditions: dict[str, Any], rows: list[Row], console: Console | None = 
     table.add_column("target", width=32)
     notes = []
     for row in rows:
-        for letter, line in zip("abcdef", row.lines, strict=False):
+        for letter, line in zip(ascii_lowercase, row.lines, strict=False):
             number = f"{row.number}{letter if len(row.lines) > 1 else ''}"
             _add_line(table, number, line)
             notes += [f"{number}: {note}." for note in line.notes]

@@ -13,7 +13,16 @@ from time import time_ns
 from bench.peers import Peer, Servers, known_peers
 from tailrace.kernel import encode, encode_one
 
-__all__ = ["FULL", "QUICK", "TINY", "Payload", "QueueSizes", "Setting", "Sizes"]
+__all__ = [
+    "FULL",
+    "QUICK",
+    "TINY",
+    "Payload",
+    "PipelineSizes",
+    "QueueSizes",
+    "Setting",
+    "Sizes",
+]
 
 VALUE_SIZE = 256
 BATCH = 1000
@@ -53,6 +62,13 @@ class SparkSizes:
 
 
 @dataclass(frozen=True)
+class PipelineSizes:
+    """How much the rows about whole stores have to do."""
+
+    stored: int  # bytes of values in a store
+
+
+@dataclass(frozen=True)
 class Sizes:
     """How much work each row does. Peers stop after `peer_seconds` at the latest."""
 
@@ -82,6 +98,7 @@ class Sizes:
     idle_seconds: float
     queue: QueueSizes
     spark: SparkSizes
+    pipeline: PipelineSizes
 
 
 FULL = Sizes(
@@ -129,6 +146,7 @@ FULL = Sizes(
         peer_seconds=0.5,
     ),
     spark=SparkSizes(small=5_000_000, large=1_000_000),
+    pipeline=PipelineSizes(stored=300_000_000),
 )
 QUICK = Sizes(
     rounds=3,
@@ -175,6 +193,7 @@ QUICK = Sizes(
         peer_seconds=0.1,
     ),
     spark=SparkSizes(small=400_000, large=80_000),
+    pipeline=PipelineSizes(stored=60_000_000),
 )
 TINY = Sizes(  # for the test of the benchmark itself
     rounds=1,
@@ -221,6 +240,7 @@ TINY = Sizes(  # for the test of the benchmark itself
         peer_seconds=0.01,
     ),
     spark=SparkSizes(small=800, large=400),
+    pipeline=PipelineSizes(stored=2_000_000),
 )
 
 

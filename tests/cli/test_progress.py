@@ -97,6 +97,17 @@ def test_a_backup_and_what_is_made_of_it(shell: Shell, queue: str, form: list[st
         assert shell(*arguments, *form).stderr == ""
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_jobs(shell: Shell, queue: str, form: list[str]) -> None:
+    for job in (["verify"], ["reindex"], ["stats", queue]):
+        written, shown = watched(shell, "spark", *job, *form)
+        assert BAR in shown
+        assert job[0] in shown
+        assert BAR not in written
+        if form:
+            assert json.loads(written)["type"] == "report"
+
+
 def test_how_many_have_come_back(shell: Shell, queue: str) -> None:
     written, shown = watched(shell, "redrive", "q", "--limit", "20")
     assert written == "q: 20 dead letters brought back\n"

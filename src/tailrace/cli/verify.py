@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from tailrace.cli import verify_store
@@ -14,7 +16,7 @@ from tailrace.log.offline.verify import verify as verify_log
 from tailrace.log.offline.words import counted, offsets
 from tailrace.units import format_size
 
-__all__ = ["verify"]
+__all__ = ["items", "print_text", "verify"]
 
 
 @click.command()
@@ -40,35 +42,35 @@ def verify(context: click.Context, directory: str, as_json: bool) -> None:
     with progress_bar("verify") as progress:
         report = verify_log(OsFileSystem(), folder, progress)
     if as_json:
-        _print_json(report)
+        for item in items(report):
+            print_json(item)
     else:
-        _print_text(report)
+        print_text(report)
     context.exit(0 if report.ok else 1)
 
 
-def _print_json(report: VerifyReport) -> None:
+def items(report: VerifyReport) -> Iterator[dict[str, object]]:
+    """What is written as JSON, an object for each line; the last one sums it up."""
     for finding in report.findings:
-        print_json({"type": "finding", **finding._asdict()})
-    print_json(
-        {
-            "type": "report",
-            "folder": report.folder,
-            "ok": report.ok,
-            "problems": len(report.problems),
-            "notes": len(report.notes),
-            "segments": report.segments,
-            "batches": report.batches,
-            "records": report.records,
-            "bytes": report.bytes,
-            "start_offset": report.start_offset,
-            "end_offset": report.end_offset,
-            "holder": report.writers[0]._asdict() if report.writers else None,
-            "writers": [writer._asdict() for writer in report.writers],
-        }
-    )
+        yield {"type": "finding", **finding._asdict()}
+    yield {
+        "type": "report",
+        "folder": report.folder,
+        "ok": report.ok,
+        "problems": len(report.problems),
+        "notes": len(report.notes),
+        "segments": report.segments,
+        "batches": report.batches,
+        "records": report.records,
+        "bytes": report.bytes,
+        "start_offset": report.start_offset,
+        "end_offset": report.end_offset,
+        "holder": report.writers[0]._asdict() if report.writers else None,
+        "writers": [writer._asdict() for writer in report.writers],
+    }
 
 
-def _print_text(report: VerifyReport) -> None:
+def print_text(report: VerifyReport) -> None:
     if report.findings:
         print_rows((f.severity, place_of(f), f.message) for f in report.findings)
         click.echo()

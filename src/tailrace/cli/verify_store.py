@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -17,7 +17,7 @@ from tailrace.queue.offline.verify import QueueReport, StoreReport
 from tailrace.queue.offline.verify import verify_store as verify_it
 from tailrace.units import format_size
 
-__all__ = ["and_notes", "place_of", "run", "writing"]
+__all__ = ["and_notes", "items", "place_of", "print_text", "run", "writing"]
 
 
 def run(root: str, *, as_json: bool) -> bool:
@@ -25,40 +25,40 @@ def run(root: str, *, as_json: bool) -> bool:
     with progress_bar("verify") as progress:
         report = verify_it(OsFileSystem(), root, progress)
     if as_json:
-        _print_json(report)
+        for item in items(report):
+            print_json(item)
     else:
-        _print_text(report)
+        print_text(report)
     return report.ok
 
 
 # --- for programs ---------------------------------------------------------------------------
 
 
-def _print_json(report: StoreReport) -> None:
+def items(report: StoreReport) -> Iterator[dict[str, object]]:
+    """What is written as JSON, an object for each line; the last one sums it up."""
     for finding in report.findings:
-        print_json({"type": "finding", **finding._asdict()})
+        yield {"type": "finding", **finding._asdict()}
     for queue in report.queues:
-        print_json(_queue_item(queue))
+        yield _queue_item(queue)
         for group in queue.groups:
-            print_json({"type": "group", "queue": queue.name, **vars(group)})
+            yield {"type": "group", "queue": queue.name, **vars(group)}
     writers = [writer._asdict() for writer in report.writers]
-    print_json(
-        {
-            "type": "report",
-            "folder": report.folder,
-            "ok": report.ok,
-            "problems": len(report.problems),
-            "notes": len(report.notes),
-            "queues": len(report.queues),
-            "groups": sum(len(queue.groups) for queue in report.queues),
-            "segments": sum(log.segments for log in report.logs),
-            "batches": sum(log.batches for log in report.logs),
-            "records": sum(log.records for log in report.logs),
-            "bytes": sum(log.bytes for log in report.logs),
-            "holder": writers[0] if writers else None,
-            "writers": writers,
-        }
-    )
+    yield {
+        "type": "report",
+        "folder": report.folder,
+        "ok": report.ok,
+        "problems": len(report.problems),
+        "notes": len(report.notes),
+        "queues": len(report.queues),
+        "groups": sum(len(queue.groups) for queue in report.queues),
+        "segments": sum(log.segments for log in report.logs),
+        "batches": sum(log.batches for log in report.logs),
+        "records": sum(log.records for log in report.logs),
+        "bytes": sum(log.bytes for log in report.logs),
+        "holder": writers[0] if writers else None,
+        "writers": writers,
+    }
 
 
 def _queue_item(queue: QueueReport) -> dict[str, object]:
@@ -76,7 +76,7 @@ def _queue_item(queue: QueueReport) -> dict[str, object]:
 # --- for people -----------------------------------------------------------------------------
 
 
-def _print_text(report: StoreReport) -> None:
+def print_text(report: StoreReport) -> None:
     for folder, findings in _by_folder(report.findings).items():
         click.echo(f"{folder or '.'}:")
         print_rows((f.severity, os.path.basename(place_of(f)), f.message) for f in findings)

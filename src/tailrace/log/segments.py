@@ -23,7 +23,7 @@ from tailrace.log.options import LogOptions
 from tailrace.log.scan import Facts, hop, scan
 from tailrace.log.sidefiles import Seal, Seals
 
-__all__ = ["Catalog", "OpenFiles", "list_segments", "segment_path"]
+__all__ = ["Catalog", "OpenFiles", "list_segments", "seal_of", "segment_path"]
 
 _DIGITS = 20  # of a base, in a name
 _FACTS_IN_MEMORY = 64  # at most about 10 MiB of indexes
@@ -155,6 +155,23 @@ class _SharedFile:
         self.file = file
         self.users = 0
         self.forgotten = False
+
+
+def seal_of(facts: Facts) -> Seal:
+    """What is true of a segment, and of the indexes that belong to it."""
+    idx, tix = facts.offsets.to_bytes(), facts.times.to_bytes()
+    return Seal(
+        base=facts.base,
+        size=facts.size,
+        next_offset=facts.next_offset,
+        records=facts.records,
+        first_timestamp=facts.first_timestamp,
+        max_timestamp=facts.max_timestamp,
+        idx_size=len(idx),
+        idx_crc=crc32c(idx),
+        tix_size=len(tix),
+        tix_crc=crc32c(tix),
+    )
 
 
 class Catalog:
@@ -318,19 +335,7 @@ class Catalog:
     def seal(self, facts: Facts) -> None:
         """Note what is true of the segment. Its checksums are those of the indexes in memory: if
         the files differ, they are not taken for good."""
-        idx, tix = facts.offsets.to_bytes(), facts.times.to_bytes()
-        seal = Seal(
-            base=facts.base,
-            size=facts.size,
-            next_offset=facts.next_offset,
-            records=facts.records,
-            first_timestamp=facts.first_timestamp,
-            max_timestamp=facts.max_timestamp,
-            idx_size=len(idx),
-            idx_crc=crc32c(idx),
-            tix_size=len(tix),
-            tix_crc=crc32c(tix),
-        )
+        seal = seal_of(facts)
         with contextlib.suppress(OSError):
             self.seals.add(seal)
 

@@ -25,7 +25,7 @@ from tailrace.errors import TailraceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["end_jvm", "local_session"]
+__all__ = ["end_jvm", "local_session", "processors"]
 
 _OLDEST_JAVA: Final = 17
 _INSTALL_JAVA: Final = (
@@ -90,6 +90,11 @@ def _cores(master: str) -> int:
     said = re.fullmatch(r"local(?:\[(\d+)(?:,.*)?\])?", master)
     if said is not None:
         return int(said[1] or 1)
+    return processors()
+
+
+def processors() -> int:
+    """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -7,19 +7,27 @@ changed, and bad contents are never an error here. It is meant for a log that no
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.errors import ConfigError
 from tailrace.log.extents import Extent
 from tailrace.log.fs import FileSystem
-from tailrace.log.offline.survey import Missing, SegmentSurvey, SegmentSurveyor
+from tailrace.log.offline.segment import SegmentCheck, Steps, survey_segment
+from tailrace.log.offline.survey import Missing, SegmentSurvey
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.recovery import Cut, Diagnosis, diagnose
 from tailrace.log.segments import Catalog, list_segments, segment_path
 from tailrace.log.sidefiles import Gap, Gaps, Identity
 
-__all__ = ["LogSurvey", "Progress", "survey_log", "uncovered"]
+__all__ = [
+    "LogPlan",
+    "LogSurvey",
+    "Progress",
+    "survey_log",
+    "survey_segments",
+    "uncovered",
+]
 
 Progress = Callable[[int, int], object]  # bytes read so far, of how many
 
@@ -88,25 +96,100 @@ def uncovered(gaps: list[Gap], first: int, next_offset: int) -> Iterator[tuple[i
         yield first, next_offset
 
 
+class LogPlan:
+    """What there is to be checked of a log, segment by segment, in any order and anywhere."""
+
+    def __init__(self, fs: FileSystem, folder: str, options: LogOptions) -> None:
+        """Look at everything but the segments."""
+        listed = list_segments(fs, folder)
+        catalog = Catalog(fs, folder, options, read_only=True)
+        self._found: LogSurvey
+        self._keep: dict[int, int] = {}  # of segments of which nobody knows how much was durable
+        self.checks: list[SegmentCheck] = []
+        try:
+            self._found = _diagnosed(fs, catalog, listed)
+            leftovers = set(self._found.diagnosis.leftovers)
+            going = {cut.base for cut in self._found.diagnosis.cuts if cut.whole}
+            extents = [
+                extent
+                for extent in listed
+                if extent.base not in going and segment_path(folder, extent.base) not in leftovers
+            ]
+            self._plan_segments(catalog, extents)
+        finally:
+            catalog.close()
+
+    def _plan_segments(self, catalog: Catalog, extents: list[Extent]) -> None:
+        diagnosis = self._found.diagnosis
+        keep = {cut.base: cut.keep for cut in diagnosis.cuts}
+        last = max((extent.base for extent in extents if extent.size), default=None)
+        unknown = diagnosis.watermark is None and diagnosis.poison is None
+        for i, extent in enumerate(extents):
+            behind = extents[i + 1].base if i + 1 < len(extents) else None
+            limit = behind if behind is not None else diagnosis.next_offset or None
+            if unknown and extent.base == last and extent.base in keep:
+                self._keep[extent.base] = keep[extent.base]
+                size, limit = extent.size, behind
+            else:
+                size = keep.get(extent.base, extent.size)
+            seal = catalog.seals.get(*extent) if size == extent.size else None
+            watched = _watched(diagnosis, extent.base)
+            self.checks.append(
+                SegmentCheck(self._found.folder, extent.base, size, limit, watched, seal)
+            )
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this tailrace would not open the log."""
+        return self._found.refusal
+
+    @property
+    def is_clean(self) -> bool:
+        """Was it closed, so that the last segment is as the others?"""
+        return self._found.diagnosis.clean
+
+    @property
+    def is_synced(self) -> bool:
+        """Was it closed with everything on the disk?"""
+        return self._found.diagnosis.clean and self._found.diagnosis.synced
+
+    @property
+    def durable_segment(self) -> int | None:
+        """The segment up to which everything was durable, for sure."""
+        mark = self._found.diagnosis.watermark
+        return None if mark is None else mark.segment
+
+    def complete(self, surveys: Iterable[SegmentSurvey]) -> LogSurvey:
+        """What the log holds, after each of the checks was made; once."""
+        found = self._found
+        for survey in surveys:
+            if survey.base in self._keep:
+                _separate_tail(found, survey, self._keep[survey.base])
+            found.segments.append(survey)
+        if found.salvage is None:
+            found.cuts = list(found.diagnosis.cuts)
+        return found
+
+
 def survey_log(
     fs: FileSystem, folder: str, options: LogOptions, progress: Progress | None = None
 ) -> LogSurvey:
     """Read everything."""
-    listed = list_segments(fs, folder)
-    catalog = Catalog(fs, folder, options, read_only=True)
-    try:
-        found = _diagnosed(fs, catalog, listed)
-        leftovers = set(found.diagnosis.leftovers)
-        going = {cut.base for cut in found.diagnosis.cuts if cut.whole}
-        extents = [
-            extent
-            for extent in listed
-            if extent.base not in going and segment_path(folder, extent.base) not in leftovers
-        ]
-        _survey_segments(fs, catalog, found, extents, progress)
-    finally:
-        catalog.close()
-    return found
+    plan = LogPlan(fs, folder, options)
+    return plan.complete(survey_segments(fs, plan.checks, progress))
+
+
+def survey_segments(
+    fs: FileSystem, checks: Sequence[SegmentCheck], progress: Progress | None = None
+) -> Iterator[SegmentSurvey]:
+    """Make the checks, one after the other."""
+    total = sum(check.size for check in checks)
+    done = 0
+    for check in checks:
+        yield survey_segment(fs, check, _shifted(progress, done, total))
+        done += check.size
+        if progress is not None:
+            progress(done, total)
 
 
 def _diagnosed(fs: FileSystem, catalog: Catalog, listed: tuple[Extent, ...]) -> LogSurvey:
@@ -124,40 +207,6 @@ def _diagnosed(fs: FileSystem, catalog: Catalog, listed: tuple[Extent, ...]) -> 
     if diagnosis.ours:
         sparse_below = identity.sparse_below if identity is not None else 0
     return LogSurvey(folder, diagnosis, gaps.all(), sparse_below, refusal)
-
-
-def _survey_segments(
-    fs: FileSystem,
-    catalog: Catalog,
-    found: LogSurvey,
-    extents: list[Extent],
-    progress: Progress | None,
-) -> None:
-    diagnosis = found.diagnosis
-    keep = {cut.base: cut.keep for cut in diagnosis.cuts}
-    last = max((extent.base for extent in extents if extent.size), default=None)
-    unknown = diagnosis.watermark is None and diagnosis.poison is None
-    total = sum(extent.size for extent in extents)
-    done = 0
-    for i, extent in enumerate(extents):
-        behind = extents[i + 1].base if i + 1 < len(extents) else None
-        limit = behind if behind is not None else diagnosis.next_offset or None
-        tail_is_unknown = unknown and extent.base == last and extent.base in keep
-        if tail_is_unknown:
-            size, limit = extent.size, behind
-        else:
-            size = keep.get(extent.base, extent.size)
-        seal = catalog.seals.get(*extent) if size == extent.size else None
-        extent = Extent(extent.base, size)
-        surveyor = SegmentSurveyor(fs, found.folder, extent, catalog.new_facts(extent.base), seal)
-        report = _shifted(progress, done, total)
-        survey = surveyor.run(limit, _watched(diagnosis, extent.base), report)
-        if tail_is_unknown:
-            _separate_tail(found, survey, keep[extent.base])
-        found.segments.append(survey)
-        done += extents[i].size
-    if found.salvage is None:
-        found.cuts = list(diagnosis.cuts)
 
 
 def _separate_tail(found: LogSurvey, survey: SegmentSurvey, keep: int) -> None:
@@ -178,7 +227,14 @@ def _watched(diagnosis: Diagnosis, base: int) -> frozenset[int]:
     return frozenset([mark.position] if mark is not None and mark.segment == base else [])
 
 
-def _shifted(progress: Progress | None, done: int, total: int) -> Callable[[int], object] | None:
+def _shifted(progress: Progress | None, done: int, total: int) -> Steps | None:
     if progress is None:
         return None
-    return lambda position: progress(done + position, total)
+    position = done
+
+    def step(size: int) -> None:
+        nonlocal position
+        position += size
+        progress(position, total)
+
+    return step

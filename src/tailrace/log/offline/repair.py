@@ -25,10 +25,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tailrace.errors import ConfigError
-from tailrace.log.board import Board
 from tailrace.log.fs import File, FileSystem, pieces, replace_file, write_all
 from tailrace.log.manner import Manner, system_ms
-from tailrace.log.members import Members
+from tailrace.log.offline.alone import alone
 from tailrace.log.offline.findings import Finding
 from tailrace.log.offline.log_survey import LogSurvey, Progress, survey_log, uncovered
 from tailrace.log.offline.side_check import check_side_files, is_whole_gap, read_side_file
@@ -92,7 +91,7 @@ def recover(
         survey = _examine(fs, folder, options, progress)
         return RecoveryReport(folder, actions=list(_actions(fs, survey)))
     fs.make_dirs(side_path(folder, "").rstrip("/"))
-    with _locked(fs, folder):
+    with alone(fs, folder):
         survey = _examine(fs, folder, options, progress)
         report = RecoveryReport(folder, applied=True, actions=list(_actions(fs, survey)))
         if not report.actions:
@@ -100,7 +99,7 @@ def recover(
         _declare_durable(fs, survey)
     damaged = {segment.base for segment in survey.segments if not segment.whole}
     report.quarantined += _reopen(fs, folder, options, damaged)
-    with _locked(fs, folder):
+    with alone(fs, folder):
         survey = _examine(fs, folder, options, progress)
         _Operation(fs, folder, options, survey, report).run()
     return report
@@ -118,20 +117,6 @@ def _examine(
     if refusal is not None:
         raise ConfigError(refusal)
     return survey
-
-
-@contextlib.contextmanager
-def _locked(fs: FileSystem, folder: str) -> Iterator[None]:
-    members = Members(fs, folder, "exclusive")
-    try:
-        members.join()
-        try:
-            yield
-        finally:
-            Board(fs, folder).outdate()
-            members.leave()
-    finally:
-        members.close()
 
 
 # --- what is to be done ---------------------------------------------------------------------

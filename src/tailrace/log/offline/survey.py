@@ -7,7 +7,7 @@ batch that is. Nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,8 +49,6 @@ __all__ = [
 
 _READ_SIZE = 1 << 20
 _SPAN_MAX = 2**32  # offsets of a segment, relative to its base, fit in 32 bits
-
-Progress = Callable[[int], object]
 
 
 class Whole(NamedTuple):
@@ -272,12 +270,7 @@ class SegmentSurveyor:
             self._indexes[0].expect(seal.idx_size, seal.idx_crc)
             self._indexes[1].expect(seal.tix_size, seal.tix_crc)
 
-    def run(
-        self,
-        limit: int | None = None,
-        watch: frozenset[int] = frozenset(),
-        progress: Progress | None = None,
-    ) -> SegmentSurvey:
+    def run(self, limit: int | None = None, watch: frozenset[int] = frozenset()) -> SegmentSurvey:
         """`limit` is where the next segment begins: a batch that reaches beyond is there twice.
         `watch` are positions of which the offset is to be told."""
         found = self.found
@@ -286,14 +279,11 @@ class SegmentSurveyor:
             for item in walk(file, found.size, base=found.base, expected=found.base):
                 if isinstance(item, Unreadable):
                     found.unreadable.append(item)
-                    end = item.end
                 else:
-                    end = item.info.position + item.info.size
                     self._take(item, limit)
+                    end = item.info.position + item.info.size
                     if end in watch:
                         found.ends[end] = item.info.next_offset
-                if progress is not None:
-                    progress(end)
         finally:
             file.close()
         damaged = bool(found.unreadable) or found.overlap is not None

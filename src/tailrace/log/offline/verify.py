@@ -8,22 +8,29 @@ about what is unfinished say that it is being written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tailrace.log.fs import FileSystem
 from tailrace.log.members import Member, Members
 from tailrace.log.offline.findings import Finding, Severity
 from tailrace.log.offline.index_check import IndexFault
-from tailrace.log.offline.log_survey import LogSurvey, Progress, survey_log, uncovered
+from tailrace.log.offline.log_survey import (
+    LogPlan,
+    LogSurvey,
+    Progress,
+    survey_segments,
+    uncovered,
+)
+from tailrace.log.offline.segment import SegmentCheck
 from tailrace.log.offline.side_check import check_side_files, read_document, read_side_file
-from tailrace.log.offline.survey import Fault, Unreadable
+from tailrace.log.offline.survey import Fault, SegmentSurvey, Unreadable
 from tailrace.log.offline.words import byte_range, counted, offsets, offsets_are
 from tailrace.log.options import LogOptions
 from tailrace.log.segments import segment_path
 from tailrace.log.sidefiles import FOLDER, side_path
 
-__all__ = ["Finding", "VerifyReport", "verify", "watermark_fault"]
+__all__ = ["Finding", "LogCheck", "VerifyReport", "verify", "watermark_fault"]
 
 
 @dataclass
@@ -53,33 +60,53 @@ class VerifyReport:
         return not self.problems
 
 
+class LogCheck:
+    """A log that is being checked: make the `checks`, here or elsewhere, then ask for the
+    report."""
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._fs = fs
+        self.folder = folder
+        self._writers = Members.find(fs, folder)
+        self._plan = LogPlan(fs, folder, LogOptions())
+
+    @property
+    def checks(self) -> list[SegmentCheck]:
+        return self._plan.checks
+
+    def report(self, surveys: Iterable[SegmentSurvey]) -> VerifyReport:
+        """With what the checks came to, in their order; once."""
+        fs, folder = self._fs, self.folder
+        survey = self._plan.complete(surveys)
+        writers = self._writers or Members.find(fs, folder)
+        held = bool(writers)
+        report = VerifyReport(
+            folder,
+            segments=len(survey.segments),
+            batches=sum(segment.batches for segment in survey.segments),
+            records=sum(segment.records for segment in survey.segments),
+            bytes=sum(segment.size for segment in survey.segments),
+            start_offset=survey.start_offset,
+            end_offset=survey.end_offset,
+            writers=tuple(writers),
+        )
+        report.findings = [
+            *_refusal(survey),
+            *check_side_files(fs, folder),
+            *_segments(survey, held),
+            *_torn(survey, held),
+            *_missing(survey),
+            *_recorded_gaps(survey),
+            *_disagreements(fs, survey, held),
+            *_leftovers(survey, held),
+        ]
+        return report
+
+
 def verify(fs: FileSystem, folder: str, progress: Progress | None = None) -> VerifyReport:
     """Check a log. `progress` is told how many bytes were read, of how many."""
-    writers = Members.find(fs, folder)
-    survey = survey_log(fs, folder, LogOptions(), progress)
-    writers = writers or Members.find(fs, folder)
-    held = bool(writers)
-    report = VerifyReport(
-        folder,
-        segments=len(survey.segments),
-        batches=sum(segment.batches for segment in survey.segments),
-        records=sum(segment.records for segment in survey.segments),
-        bytes=sum(segment.size for segment in survey.segments),
-        start_offset=survey.start_offset,
-        end_offset=survey.end_offset,
-        writers=tuple(writers),
-    )
-    report.findings = [
-        *_refusal(survey),
-        *check_side_files(fs, folder),
-        *_segments(survey, held),
-        *_torn(survey, held),
-        *_missing(survey),
-        *_recorded_gaps(survey),
-        *_disagreements(fs, survey, held),
-        *_leftovers(survey, held),
-    ]
-    return report
+    check = LogCheck(fs, folder)
+    return check.report(survey_segments(fs, check.checks, progress))
 
 
 def _problem(

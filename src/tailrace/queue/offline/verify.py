@@ -7,15 +7,16 @@ meanwhile: what is just being written may look torn. If it is, the report says b
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tailrace.log.fs import FileSystem
 from tailrace.log.members import Member, Members
 from tailrace.log.offline.findings import Finding
-from tailrace.log.offline.log_survey import Progress
-from tailrace.log.offline.verify import VerifyReport
-from tailrace.log.offline.verify import verify as verify_log
+from tailrace.log.offline.log_survey import Progress, survey_segments
+from tailrace.log.offline.segment import SegmentCheck
+from tailrace.log.offline.survey import SegmentSurvey
+from tailrace.log.offline.verify import LogCheck, VerifyReport
 from tailrace.log.offline.words import counted
 from tailrace.log.sidefiles import FOLDER, side_path
 from tailrace.queue.ledger import Ledger
@@ -25,7 +26,15 @@ from tailrace.queue.offline.saved_check import check_saved
 from tailrace.queue.offline.tree import QueuePlace, Tree, entries, read_all
 from tailrace.queue.stream_ledger import StreamLedger
 
-__all__ = ["GroupReport", "QueueReport", "StoreReport", "logs_of", "verify_store"]
+__all__ = [
+    "GroupReport",
+    "QueueCheck",
+    "QueueReport",
+    "StoreCheck",
+    "StoreReport",
+    "logs_of",
+    "verify_store",
+]
 
 _REGISTRY = os.path.join("config", "queues.json")
 
@@ -89,23 +98,39 @@ def logs_of(fs: FileSystem, root: str) -> list[str]:
     return [folder for folder in folders if entries(fs, folder)] + logs_of_delayed(fs, root)
 
 
+class StoreCheck:
+    """A store that is being checked. For each of its `queues`: `begin`, make the checks of its log,
+    here or elsewhere, and `finish`; then ask for the report."""
+
+    def __init__(self, fs: FileSystem, root: str) -> None:
+        self._fs = fs
+        self._tree = Tree(fs, root)
+        self.places = self._tree.queues()
+        self.queues = [QueueCheck(fs, self._tree, place) for place in self.places]
+
+    def report(self) -> StoreReport:
+        """Once every queue is finished."""
+        fs, tree = self._fs, self._tree
+        report = StoreReport(tree.root)
+        report.findings += _registry(fs, tree, self.places)
+        surveys: dict[tuple[str, str], GroupSurvey] = {}
+        for queue in self.queues:
+            report.queues.append(queue.report)
+            report.findings += queue.findings
+            surveys |= {(queue.report.name, survey.id): survey for survey in queue.surveys}
+        report.findings += check_saved(fs, tree, surveys)
+        report.findings += check_delayed(fs, tree)
+        report.findings += _leftovers(fs, tree)
+        return report
+
+
 def verify_store(fs: FileSystem, root: str, progress: Progress | None = None) -> StoreReport:
     """Check a store. `progress` is told how many bytes of its logs were read, of how many."""
-    tree = Tree(fs, root)
-    report = StoreReport(root)
-    places = tree.queues()
-    report.findings += _registry(fs, tree, places)
-    advance = _progress_of(fs, places, progress)
-    surveys: dict[tuple[str, str], GroupSurvey] = {}
-    for place in places:
-        checked = _QueueCheck(fs, tree, place)
-        report.queues.append(checked.run(advance))
-        report.findings += checked.findings
-        surveys |= {(place.name, survey.id): survey for survey in checked.surveys}
-    report.findings += check_saved(fs, tree, surveys)
-    report.findings += check_delayed(fs, tree)
-    report.findings += _leftovers(fs, tree)
-    return report
+    check = StoreCheck(fs, root)
+    advance = _progress_of(fs, check.places, progress)
+    for queue in check.queues:
+        queue.finish(survey_segments(fs, queue.begin(), advance()))
+    return check.report()
 
 
 def _progress_of(
@@ -147,7 +172,7 @@ def _registry(fs: FileSystem, tree: Tree, places: list[QueuePlace]) -> Iterator[
         yield Finding("note", path, 0, None, f"{message}next change")
 
 
-class _QueueCheck:
+class QueueCheck:
     """One queue. The groups are read before the log, so that what is claimed meanwhile does not
     look as if it were not there."""
 
@@ -155,27 +180,35 @@ class _QueueCheck:
         self._fs = fs
         self._tree = tree
         self._place = place
-        self._log = os.path.join(place.folder, "segments")
+        self._folder = os.path.join(place.folder, "segments")
+        self._log: LogCheck | None = None
+        kind: Kind | None = None
+        if place.settings is not None:
+            kind = "stream" if place.settings.type == "stream" else "classic"
+        self._kind = kind
+        self.report = QueueReport(place.name, place.folder, kind)
         self.findings: list[Finding] = []
         self.surveys: list[GroupSurvey] = []
 
-    def run(self, advance: Callable[[], Progress | None]) -> QueueReport:
-        place, settings = self._place, self._place.settings
-        kind: Kind | None = None
-        if settings is not None:
-            kind = "stream" if settings.type == "stream" else "classic"
-        report = QueueReport(place.name, place.folder, kind)
+    def begin(self) -> list[SegmentCheck]:
+        """Look at the groups, and find out what there is to be checked of the log."""
         self._judge_folder()
-        held = bool(Members.find(self._fs, self._log))
-        for group in self._tree.groups(place):
+        held = bool(Members.find(self._fs, self._folder))
+        for group in self._tree.groups(self._place):
             path = self._tree.relative(group.folder)
             self.surveys.append(
-                survey_group(self._fs, group.folder, path, group.id, kind, held=held)
+                survey_group(self._fs, group.folder, path, group.id, self._kind, held=held)
             )
-        progress = advance()
-        if entries(self._fs, self._log):
-            report.log = verify_log(self._fs, self._log, progress)
-            above = self._tree.relative(self._log)
+        if entries(self._fs, self._folder):
+            self._log = LogCheck(self._fs, self._folder)
+        return [] if self._log is None else self._log.checks
+
+    def finish(self, surveys: Iterable[SegmentSurvey]) -> None:
+        """With what the checks came to, in their order."""
+        report = self.report
+        if self._log is not None:
+            report.log = self._log.report(surveys)
+            above = self._tree.relative(self._folder)
             for finding in report.log.findings:
                 path = os.path.normpath(os.path.join(above, finding.path))
                 self.findings.append(finding._replace(path=path))
@@ -186,7 +219,6 @@ class _QueueCheck:
             report.groups.append(
                 GroupReport(survey.id, survey.cursor, survey.committed, survey.pending)
             )
-        return report
 
     def _judge_folder(self) -> None:
         place, path = self._place, self._tree.relative(self._place.folder)
