@@ -16,7 +16,7 @@ from tailrace.errors import TailraceError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["sql"]
+__all__ = ["parse_conf", "sql"]
 
 _SHOWN = 20
 _PARQUET = "parquet:"
@@ -30,7 +30,8 @@ def _parse_output(_: click.Context, __: click.Parameter, text: str | None) -> st
     raise click.BadParameter(f"{text!r} is not table, csv, json or {_PARQUET}PATH")
 
 
-def _parse_conf(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+def parse_conf(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    """`--conf NAME=VALUE`, for each command that runs Spark."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -62,7 +63,7 @@ def _parse_conf(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -
 @click.option(
     "--conf",
     multiple=True,
-    callback=_parse_conf,
+    callback=parse_conf,
     metavar="NAME=VALUE",
     help="A setting of Spark; may be given more than once.",
 )

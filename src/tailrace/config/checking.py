@@ -19,12 +19,13 @@ from tailrace.config.schema import NAME, File
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.disk import DiskSettings
 from tailrace.queue.settings import QueueSettings
+from tailrace.units import parse_duration
 
 __all__ = ["Findings", "check_nodes", "queue_options"]
 
 _BAD: Final = object()  # what has been complained about
 _OWN: Final = "x-"  # keys at the top that are not ours
-_NOT_OPTIONS: Final = ("name", "type", "replication")
+_NOT_OPTIONS: Final = ("name", "type", "replication", "archive")
 _PLACES: Final = ("path", "badger_dir")
 _NO_RATIOS: Final = {"max_used_ratio": 1e-9, "refuse_ratio": 1.0}  # any other goes with one of them
 
@@ -216,6 +217,7 @@ class _Rules:
                 "a queue is on one machine, and cannot be replicated; set it to false, or remove "
                 "replication",
             )
+        self._archive(f"{path}.archive", entry.get("archive", {}))
         name, kind = entry.get("name", "x"), entry.get("type", "classic")
         options = queue_options(entry)
         try:
@@ -227,6 +229,15 @@ class _Rules:
             self._try_each(path, options)
             if len(self._findings.problems) == before:
                 self._findings.complain(path, str(error))
+
+    def _archive(self, path: str, entry: Mapping[str, Any]) -> None:
+        if entry and not entry.get("to"):
+            self._findings.complain(f"{path}.to", "it is missing; name the folder of the archive")
+        try:
+            parse_duration(entry.get("every", 0), "every")
+        except ConfigError as error:
+            said = str(error).removeprefix("every: ")
+            self._findings.complain(f"{path}.every", said)
 
     def _try_each(self, path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options that are good by themselves."""

@@ -11,7 +11,9 @@ are in its side folder, and name files by their whole path: such an archive does
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -170,6 +172,18 @@ def _moment(milliseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """pyiceberg warns of each column without statistics; those of values would be of no use."""
+    logger = logging.getLogger("pyiceberg.io.pyarrow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def _catalog_file(folder: str) -> str:
     return os.path.join(side_of(folder), "iceberg.db")
 
@@ -208,7 +222,7 @@ class _Iceberg:
         files = _since(manifest.added, known, f"the Iceberg table in {self._folder}")
         if known < len(manifest.added):
             done = {_STEPS: str(len(manifest.added))}
-            with table.transaction() as transaction:
+            with _quietly(), table.transaction() as transaction:
                 if files:
                     transaction.add_files(
                         [f"file://{self._folder}/{file.path}" for file in files],
