@@ -84,6 +84,8 @@ class ArchiveNote:
             elif after is not None and after != before:
                 line = encode_line({"t": "archive", "format": _FORMAT, **asdict(after)})
                 replace_file(fs, _path(layout, queue), line)
+            else:  # whoever wrote it may not have lived to sync its name
+                fs.sync_dir(folder)
             return after
         finally:
             lock.close()

@@ -54,6 +54,7 @@ PARTITIONS: Final = ("date", "hour")
 _SIDE: Final = "_tailrace"
 _NAME: Final = "manifest.jsonl"
 _LARGEST: Final = 1 << 30
+_BEGINNING: Final = b'{"k":"'  # of a line
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,9 @@ class Writing:
             self._lock.close()
             raise Locked(f"somebody else is archiving to {folder} just now")
         try:
+            # Whoever made them may not have lived to sync their names.
+            for made in (os.path.dirname(folder), folder, side_of(folder)):
+                fs.sync_dir(made or ".")
             self.manifest = self._open(origin)
         except BaseException:
             self.close()
@@ -204,7 +208,7 @@ class Writing:
                 text = "%s: an unfinished line is cut off at %d"
                 logger.warning(text, path, found.length, extra={"path": path})
                 file.truncate(found.length)
-                file.sync()
+            file.sync()  # the last line may be one that nobody has lived to sync
         return found
 
     def add(self, steps: Sequence[Step]) -> None:
@@ -260,7 +264,10 @@ def _parse(data: bytes, path: str) -> tuple[list[dict[str, Any]], int]:
         documents.append(document)
     if not documents:
         raise Corrupt(f"{path}: the first line is missing", path=path)
-    return documents, sum(len(line) + 1 for line in lines[: len(documents)])
+    length = sum(len(line) + 1 for line in lines[: len(documents)])
+    if data.count(_BEGINNING, length) > 1:  # its end is damaged, so it looks like one with the next
+        raise Corrupt(f"{path}: line {len(documents) + 1} is damaged", path=path)
+    return documents, length
 
 
 def document_of(step: Step) -> dict[str, Any]:

@@ -93,8 +93,12 @@ def _rename(fs: FileSystem, writing: Writing, step: Step, staged: list[str]) -> 
         fs.make_dirs(os.path.dirname(target))
         with contextlib.suppress(FileNotFoundError):
             fs.rename(path, target)
-    for parent in sorted({os.path.dirname(target) for target in targets}):
-        fs.sync_dir(parent)
+    # Also those above: whoever made them may not have lived to sync their names.
+    parents = {os.path.dirname(target) for target in targets}
+    while parents:
+        for parent in sorted(parents):
+            fs.sync_dir(parent)
+        parents = {os.path.dirname(each) for each in parents if each != writing.folder}
 
 
 def _is(fs: FileSystem, path: str, size: int, crc: int) -> bool:
