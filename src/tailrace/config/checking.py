@@ -231,7 +231,7 @@ class _Rules:
                 self._findings.complain(path, str(error))
 
     def _archive(self, path: str, entry: Mapping[str, Any]) -> None:
-        if entry and not entry.get("to"):
+        if entry and "to" not in entry:  # an empty one says that there is none
             self._findings.complain(f"{path}.to", "it is missing; name the folder of the archive")
         try:
             parse_duration(entry.get("every", 0), "every")

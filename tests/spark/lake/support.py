@@ -13,6 +13,7 @@ from tailrace import Queue, Store, Stream
 from tailrace.log.fs import FileSystem
 
 pa: Any = pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
+datasets: Any = pytest.importorskip("pyarrow.dataset")
 
 import pyarrow.parquet as pq  # noqa: E402
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
 
 from tailrace import ConfigError, Corrupt, Locked, NotWritten, Record
 from tailrace.log.cuts import sealed_end
@@ -26,6 +27,7 @@ from tests.spark.lake.support import (
     archived,
     archiving,
     check,
+    datasets,
     fill,
     logged,
     open_store,
@@ -128,7 +130,7 @@ def test_partitions_over_midnight(tmp_path: Path, by: str) -> None:
             for moment in file.read().column("timestamp").to_pylist():
                 assert f"date={moment:%Y-%m-%d}" in path
                 assert by == "date" or f"/hour={moment:%H}/" in path
-        table = pa.dataset.dataset(tmp_path / "lake", partitioning="hive").to_table()
+        table = datasets.dataset(tmp_path / "lake", partitioning="hive").to_table()
         dates = sorted({str(date) for date in table.column("date").to_pylist()})
         assert dates == ["2023-11-14", "2023-11-15"]
         if by == "hour":
@@ -286,17 +288,17 @@ def test_a_full_disk_leaves_the_archive_whole() -> None:
         fill(stream, 60)
         put(store, stream, "/lake", until_ms=T0 + 10_000)
         used = sum(len(node) for node in _contents(disk))
+        said: set[str] = set()
         for room in range(0, 30_000, 1_500):
             disk.capacity = used + room
             try:
                 put(store, stream, "/lake")
-            except (NotWritten, OSError) as error:
-                assert "full" in str(error) or getattr(error, "errno", 0) == errno.ENOSPC
-            assert disk.list("/lake/_tailrace/staging") == [] or room < 30_000
+            except NotWritten as error:
+                said.add(str(error).partition(" (")[0])
             reached = Manifest.load(disk, "/lake").reaches(0)
             disk.capacity = None
             check(disk, "/lake", logged(stream, 0, reached))
-        disk.capacity = None
+        assert said == {"/lake: the disk is full"}
         put(store, stream, "/lake")
         check(disk, "/lake", logged(stream, 0, sealed_end(stream.log)))
 

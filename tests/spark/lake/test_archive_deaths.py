@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
+
 from tailrace import Stream, TailraceError
 from tailrace.log.cuts import sealed_end
 from tailrace.log.fs import FileSystem, OsFileSystem
@@ -74,8 +76,8 @@ def archive_on(fs: FileSystem, *, delete: bool) -> None:
 
 
 def runs(disk: SimulatedDisk, fault: Fault, *, delete: bool, stride: int) -> Iterator[Run]:
-    """A run for each call to the archive, to the queue's note of it, and to segments that go; or for
-    some of them."""
+    """A run for each call to the archive, to the queue's note of it, and to segments that go; or
+    for some of them."""
 
     def work(fs: FaultyFileSystem, acked: list[Any]) -> None:
         archive_on(fs, delete=delete)

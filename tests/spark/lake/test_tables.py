@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
+
 from tailrace import Store, Stream, TailraceError
 from tailrace.log.cuts import sealed_end
 from tailrace.log.fs import OsFileSystem
