@@ -15,7 +15,7 @@ import msgspec
 
 from tailrace.config.keys import EXPECTED, Key, keys_of
 from tailrace.config.nodes import Node, Problem
-from tailrace.config.schema import NAME, File
+from tailrace.config.schema import NAME, ArchiveEntry, File
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.disk import DiskSettings
 from tailrace.queue.settings import QueueSettings
@@ -233,6 +233,11 @@ class _Rules:
     def _archive(self, path: str, entry: Mapping[str, Any]) -> None:
         if entry and "to" not in entry:  # an empty one says that there is none
             self._findings.complain(f"{path}.to", "it is missing; name the folder of the archive")
+        for name, key in keys_of(ArchiveEntry).items():
+            if key.choices and entry.get(name, key.default) not in key.choices:
+                known = ", ".join(key.choices)
+                said = f"expected one of {known}, got {_describe(entry[name])}"
+                self._findings.complain(f"{path}.{name}", said)
         try:
             parse_duration(entry.get("every", 0), "every")
         except ConfigError as error:

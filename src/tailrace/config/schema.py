@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, field
 from tailrace.log.options import FlushMode
 from tailrace.queue.settings import CODECS, ON_FULL, TYPES
 
-__all__ = ["NAME", "Disk", "File", "Pipeline", "QueueEntry", "Storage"]
+__all__ = ["NAME", "ArchiveEntry", "Disk", "File", "Pipeline", "QueueEntry", "Storage"]
 
 
 def _kind(name: str, **more: Any) -> Meta:

@@ -85,7 +85,8 @@ def archived(fs: FileSystem, folder: Path | str) -> Any:
     """The rows of all files of an archive, by offset, whether the manifest names them or not."""
     tables = [SCHEMA.empty_table()]
     for path in parquet_files(fs, os.fspath(folder)):
-        with pq.ParquetFile(Source(fs, os.path.join(folder, path))) as file:  # type: ignore[arg-type]
+        source: Any = Source(fs, os.path.join(folder, path))
+        with pq.ParquetFile(source) as file:
             tables.append(file.read().replace_schema_metadata(None).cast(SCHEMA))
     return pa.concat_tables(tables).sort_by("offset")
 

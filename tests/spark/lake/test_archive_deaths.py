@@ -283,8 +283,8 @@ def check_steps(lake: Path, rows: Any) -> None:
 
 def table_offsets(lake: Path, kind: str) -> list[int]:
     if kind == "parquet":
-        return archived(OsFileSystem(), lake).column("offset").to_pylist()  # type: ignore[no-any-return]
-    if kind == "delta":
+        table = archived(OsFileSystem(), lake)
+    elif kind == "delta":
         from deltalake import DeltaTable
 
         table = DeltaTable(str(lake)).to_pyarrow_table()
@@ -292,4 +292,5 @@ def table_offsets(lake: Path, kind: str) -> list[int]:
         from tests.spark.lake.test_tables import iceberg_table
 
         table = iceberg_table(lake).scan().to_arrow()
-    return sorted(table.column("offset").to_pylist())
+    found: list[int] = sorted(table.column("offset").to_pylist())
+    return found

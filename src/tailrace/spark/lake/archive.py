@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ConfigError, Corrupt, NotWritten, OffsetOutOfRange, TailraceError
 from tailrace.log.cuts import cuts, sealed_end
@@ -33,8 +33,9 @@ from tailrace.spark.lake.writing import Piece
 if TYPE_CHECKING:
     from tailrace.log.log import Log
     from tailrace.queue.looking import Look
+    from tailrace.queue.store import Store
 
-__all__ = ["ArchiveReport", "Order", "archive", "release", "size_to_archive"]
+__all__ = ["ArchiveReport", "Order", "archive", "archive_queue", "release", "size_to_archive"]
 
 PIECE_BYTES: Final = 128 << 20  # of the log, in a step
 _TABLE_EVERY_S: Final = 10.0
@@ -111,6 +112,17 @@ def archive(
             " make room, and archive again"
         ) from error
     return replace(report, seconds=round(time.monotonic() - began, 3))
+
+
+def archive_queue(
+    store: Store, queue: str, folder: str | os.PathLike[str], *, delete: bool = False, **more: Any
+) -> ArchiveReport:
+    """Archive a queue of an open store, as `tailrace archive` does; `more` is what else `Order`
+    takes."""
+    from tailrace.queue.stats import look_through
+
+    drop = store.get(queue).drop_archived if delete else None
+    return archive(look_through(store), Order(queue, os.fspath(folder), drop=drop, **more))
 
 
 def size_to_archive(look: Look, order: Order) -> int:
