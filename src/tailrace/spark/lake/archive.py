@@ -1,6 +1,6 @@
 """Archiving a queue: what is in full segments, and not in the archive yet, goes there in steps.
 
-    plan → pieces of about 128 MiB → files in the staging folder, by threads or by Spark
+    plan → pieces of about 64 MiB → files in the staging folder, by threads or by Spark
          → renamed, and into the manifest, one step after the other → into the table
          → with `delete`: read back and compared with the log → noted at the queue → deleted
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveReport", "Order", "archive", "archive_queue", "release", "size_to_archive"]
 
-PIECE_BYTES: Final = 128 << 20  # of the log, in a step
+PIECE_BYTES: Final = 64 << 20  # of the log, in a step: a segment, as they are by default
 _TABLE_EVERY_S: Final = 10.0
 _VERIFYING: Final = 2  # threads
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
