@@ -78,7 +78,11 @@ def test_delete_and_release(filled: Shell) -> None:
 def test_a_damaged_note_is_dropped_by_release(filled: Shell) -> None:
     filled.ok("archive", "events", "--to", "lake", "--delete")
     [path] = filled.store.glob("queue/queues/events/.tailrace/archive")
+    assert filled("verify", "data").returncode == 0
     path.write_bytes(b"{}\n")
+    verified = filled("verify", "data")
+    assert verified.returncode == 1
+    assert "the note of the archive is damaged" in " ".join(verified.stdout.split())
     assert "is damaged" in filled.refused("archive", "events", "--to", "lake")
     assert "is damaged, so nothing is deleted" in filled.ok("stats", "events")
     assert "no archive is known" in filled.ok("archive", "events", "--release")

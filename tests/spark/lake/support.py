@@ -14,8 +14,8 @@ from tailrace.log.fs import FileSystem
 
 pa: Any = pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
 datasets: Any = pytest.importorskip("pyarrow.dataset")
+parquet: Any = pytest.importorskip("pyarrow.parquet")
 
-import pyarrow.parquet as pq  # noqa: E402
 
 from tailrace.queue.stats import look_through  # noqa: E402
 from tailrace.spark.lake import archive as archiving  # noqa: E402
@@ -86,7 +86,7 @@ def archived(fs: FileSystem, folder: Path | str) -> Any:
     tables = [SCHEMA.empty_table()]
     for path in parquet_files(fs, os.fspath(folder)):
         source: Any = Source(fs, os.path.join(folder, path))
-        with pq.ParquetFile(source) as file:
+        with parquet.ParquetFile(source) as file:
             tables.append(file.read().replace_schema_metadata(None).cast(SCHEMA))
     return pa.concat_tables(tables).sort_by("offset")
 

@@ -15,26 +15,26 @@ from tailrace import ConfigError, Corrupt, Locked, NotWritten, Record
 from tailrace.log.cuts import sealed_end
 from tailrace.log.fs import OsFileSystem
 from tailrace.queue.stats import look_through
+from tailrace.spark.lake import archive as archiving
 from tailrace.spark.lake import writing
 from tailrace.spark.lake.archive import Order, archive, release, size_to_archive
 from tailrace.spark.lake.manifest import Manifest, Origin, Writing
-from tailrace.spark.lake.rows import SCHEMA, by_time
+from tailrace.spark.lake.rows import SCHEMA, by_time, read_rows
 from tailrace.testing import SimulatedDisk
 from tests.spark.lake.support import (
     HOUR,
     SMALL,
     T0,
     archived,
-    archiving,
     check,
     datasets,
     fill,
     logged,
     open_store,
     pa,
+    parquet,
     parquet_files,
     pieces,
-    pq,
     put,
 )
 
@@ -125,7 +125,7 @@ def test_partitions_over_midnight(tmp_path: Path, by: str) -> None:
         end = sealed_end(stream.log)
         check(FS, tmp_path / "lake", logged(stream, 0, end))
         for path in parquet_files(FS, str(tmp_path / "lake")):
-            file = pq.ParquetFile(tmp_path / "lake" / path)
+            file: Any = parquet.ParquetFile(tmp_path / "lake" / path)
             assert file.metadata.metadata[b"tailrace.queue"] == b"events"
             for moment in file.read().column("timestamp").to_pylist():
                 assert f"date={moment:%Y-%m-%d}" in path
@@ -369,7 +369,7 @@ def test_an_archive_that_is_not_the_log_is_told(
     tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a store went back to a backup and on from there: checksums alone would not tell."""
-    real = writing.read_rows
+    real = read_rows
 
     def other(*arguments: Any) -> Any:
         for rows in real(*arguments):

@@ -21,6 +21,7 @@ from tailrace import Stream, TailraceError
 from tailrace.log.cuts import sealed_end
 from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.queue.archived import ArchiveNote
+from tailrace.spark.lake import archive as archiving
 from tailrace.spark.lake.manifest import Manifest
 from tailrace.testing import (
     Crash,
@@ -39,7 +40,6 @@ from tests.spark.lake.support import (
     SMALL,
     Inline,
     archived,
-    archiving,
     check,
     fill,
     logged,
@@ -187,7 +187,7 @@ def test_killed_again_and_again(seed: int) -> None:
     for _life in range(8):
         fs = FaultyFileSystem(disk)
         last = rng.randrange(20, 700)
-        fs.plan = lambda call, last=last: Crash() if call.n >= last else None  # type: ignore[misc]
+        fs.plan = lambda call, last=last: Crash() if call.n >= last else None
         try:
             with open_store("/data", fs=fs) as store:
                 stream = store.stream("events")

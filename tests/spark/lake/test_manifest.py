@@ -171,7 +171,7 @@ def test_power_cuts_at_any_call(seed: int) -> None:
     for _life in range(12):
         fs = FaultyFileSystem(disk)
         count = rng.randrange(2, 30)
-        fs.plan = lambda call, count=count: (  # type: ignore[misc]
+        fs.plan = lambda call, count=count: (
             Crash(after=bool(count % 2)) if call.n == count else None
         )
         try:
