@@ -35,6 +35,7 @@ class Case(NamedTuple):
 # is a dead letter, and one was handed out; a stream `s`, for which a message is delayed, under the
 # id that is in the file `delay_id`; a log in `log`; and a backup of it all.
 RIGHT = {
+    "archive": Case("archive q --to lake", "5 messages not archived yet"),
     "backup": Case("backup copied", "copied"),
     "bench log": Case("bench log --seconds 0.05 --json", '"flush": "sync"'),
     "bench wake": Case("bench wake --count 3 --json", '"count": 3'),
@@ -82,6 +83,7 @@ pipelines: [{name: copy, from: s, sql: SELECT value FROM s, to: copied}]
 WITH_SPARK = ("pipeline check", "pipeline run", "sql")
 
 WRONG = {
+    "archive": Case("archive missing --to lake", "missing"),
     "backup": Case("backup kept", "kept"),
     "bench log": Case("bench log --size none", "none"),
     "bench wake": Case("bench wake --count 0", "0"),

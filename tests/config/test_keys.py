@@ -22,8 +22,8 @@ from tests.project import ROOT
 
 DOCS = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 NOT_FOR_LOGS = ("path", "badger_dir", "disk")
-# `name` is no option, and `reserved` is the broker's.
-NAMES = set(keys_of(QueueEntry)) - {"name"}
+# `name` is no option, `archive` is for those who archive, and `reserved` is the broker's.
+NAMES = set(keys_of(QueueEntry)) - {"name", "archive"}
 
 
 def without_id(settings: QueueSettings) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_defaults_of_a_queue() -> None:
     """What the schema says, if it is given, is what is there if it is not."""
     entry = QueueEntry(name="x")
     options = msgspec.to_builtins(entry)
-    del options["name"]
+    del options["name"], options["archive"]
     manager = msgspec.to_builtins(QueueManager())
     given = QueueSettings.create(
         "x", **{**options, **manager, "compression": Storage().compression}

@@ -143,3 +143,31 @@ def test_a_cluster_reads_writes_and_streams(tmp_path: Path, master: str) -> None
         assert sums == {b"k%d" % n: b"500" for n in range(4)}
         copied = [message.value for message in opened.stream("copy").read()]
     assert sorted(copied, key=lambda value: int(value or b"")) == [b"%d" % n for n in range(2_000)]
+
+
+def test_a_cluster_archives(tmp_path: Path, master: str) -> None:
+    """The executors write the files, and the driver's manifest names them."""
+    store, lake = tmp_path / "data", tmp_path / "lake"
+    with tailrace.open(store, flush="async", upkeep=False) as opened:
+        events = opened.stream("events", segment_bytes=20_000, compression="none")
+        for first in range(0, 2_000, 100):
+            events.publish_many([(f"k{n % 4}", b"%d" % n) for n in range(first, first + 100)])
+        events.log.flush()
+    settings = ("executor.cores=1", "executor.memory=512m", "cores.max=2")
+    conf = [word for each in settings for word in ("--conf", f"spark.{each}")]
+    conf += ["--conf", f"spark.executor.extraJavaOptions={LIGHT_JVM}"]
+    line = [sys.executable, "-m", "tailrace", "archive", "events", "--store", str(store), "--to"]
+    line += [str(lake), "--partition-by", "date", "--delete", "--json", "--master", master, *conf]
+    done = subprocess.run(
+        line, env=environment(), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    assert report["engine"] == "spark"
+    assert report["rows"] == report["verified"] > 1_000
+    assert report["deleted_segments"] > 2
+    files = list(lake.glob("date=*/*.parquet"))
+    assert len(files) == report["files"]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    offsets = [n for path in files for n in parquet.read_table(path)["offset"].to_pylist()]
+    assert sorted(offsets) == list(range(report["verified"]))

@@ -22,6 +22,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 
 
 _SHORT_HELP = {
+    "archive": "Put a queue's full segments into a lake, as Parquet.",
     "backup": "Copy a store while it is used.",
     "bench": "Measure speed on this machine.",
     "cancel": "Take delayed messages back.",
@@ -57,6 +58,7 @@ _SHORT_HELP = {
     cls=LazyGroup,
     short_help_by_name=_SHORT_HELP,
     commands_by_path={
+        "archive": "tailrace.cli.archive:archive",
         "backup": "tailrace.cli.backup:backup",
         "bench": "tailrace.cli.bench:bench",
         "cancel": "tailrace.cli.delayed:cancel",

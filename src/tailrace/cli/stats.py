@@ -195,6 +195,11 @@ def _remarks(figures: Figures) -> Iterator[str]:
         if found.pinned_bytes:
             size = format_size(found.pinned_bytes)
             yield f"{found.name}: the group {found.pinned_by!r} keeps {size} from being deleted"
+        if found.archive_holds and not found.archive:
+            yield f"{found.name}: the note of its archive is damaged, so nothing is deleted"
+        elif found.archive_holds:
+            below = f"below offset {found.archive_verified:,}, which is verified in"
+            yield f"{found.name}: only what is {below} {found.archive} may be deleted"
         for group in found.groups:
             if group.error:
                 yield f"{found.name}: {group.error}"

@@ -16,16 +16,17 @@ import msgspec
 from tailrace.config.keys import EXPECTED, Key, keys_of
 from tailrace.config.nodes import Node, Problem
 from tailrace.config.pipelines import problems_of_pipeline
-from tailrace.config.schema import NAME, File
+from tailrace.config.schema import NAME, ArchiveEntry, File
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.disk import DiskSettings
 from tailrace.queue.settings import QueueSettings
+from tailrace.units import parse_duration
 
 __all__ = ["Findings", "check_nodes", "queue_options"]
 
 _BAD: Final = object()  # what has been complained about
 _OWN: Final = "x-"  # keys at the top that are not ours
-_NOT_OPTIONS: Final = ("name", "type", "replication")
+_NOT_OPTIONS: Final = ("name", "type", "replication", "archive")
 _PLACES: Final = ("path", "badger_dir")
 _NO_RATIOS: Final = {"max_used_ratio": 1e-9, "refuse_ratio": 1.0}  # any other goes with one of them
 
@@ -227,6 +228,7 @@ class _Rules:
                 "a queue is on one machine, and cannot be replicated; set it to false, or remove "
                 "replication",
             )
+        self._archive(f"{path}.archive", entry.get("archive", {}))
         name, kind = entry.get("name", "x"), entry.get("type", "classic")
         options = queue_options(entry)
         try:
@@ -238,6 +240,20 @@ class _Rules:
             self._try_each(path, options)
             if len(self._findings.problems) == before:
                 self._findings.complain(path, str(error))
+
+    def _archive(self, path: str, entry: Mapping[str, Any]) -> None:
+        if entry and "to" not in entry:  # an empty one says that there is none
+            self._findings.complain(f"{path}.to", "it is missing; name the folder of the archive")
+        for name, key in keys_of(ArchiveEntry).items():
+            if key.choices and entry.get(name, key.default) not in key.choices:
+                known = ", ".join(key.choices)
+                said = f"expected one of {known}, got {_describe(entry[name])}"
+                self._findings.complain(f"{path}.{name}", said)
+        try:
+            parse_duration(entry.get("every", 0), "every")
+        except ConfigError as error:
+            said = str(error).removeprefix("every: ")
+            self._findings.complain(f"{path}.every", said)
 
     def _try_each(self, path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options that are good by themselves."""

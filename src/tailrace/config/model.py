@@ -17,8 +17,9 @@ from tailrace.errors import ConfigError
 from tailrace.queue.addresses import default_binding
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
+from tailrace.units import parse_duration
 
-__all__ = ["NAMES", "Config", "QueueConfig", "Value", "check", "load"]
+__all__ = ["NAMES", "ArchiveConfig", "Config", "QueueConfig", "Value", "check", "load"]
 
 NAMES: Final = ("tailrace.yaml", "tailrace.yml", "tailrace.toml")
 DEFAULT: Final = "default"
@@ -33,6 +34,18 @@ class QueueConfig:
     type: str
     options: Mapping[str, Any]
     path: str  # of its key in the file: `queues[0]`
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveConfig:
+    """The archive of a queue: what `tailrace archive` takes. `every_s` of 0: only by command."""
+
+    queue: str
+    folder: str
+    format: str
+    partition_by: str  # or nothing
+    every_s: float
+    delete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +128,23 @@ class Config:
     def pipelines(self) -> list[Pipeline]:
         """What the pipeline is to make of which queue."""
         return self.file.pipelines
+
+    @property
+    def archives(self) -> list[ArchiveConfig]:
+        """The queues that are archived, and how."""
+        beside = os.path.dirname(os.path.abspath(self.path)) if self.path is not None else ""
+        return [
+            ArchiveConfig(
+                entry.name,
+                os.path.join(beside, entry.archive.to),
+                entry.archive.format,
+                "" if entry.archive.partition_by == "none" else entry.archive.partition_by,
+                parse_duration(entry.archive.every, "every") / 1000,
+                entry.archive.delete,
+            )
+            for entry in self.file.queues
+            if entry.archive.to
+        ]
 
     def store_options(self) -> dict[str, Any]:
         """What `tailrace.open(path, **options)` takes: what the file says for all queues, and of

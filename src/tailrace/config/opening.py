@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.queue.store import Store
 
@@ -11,6 +13,10 @@ if TYPE_CHECKING:
     from tailrace.config.model import Config
 
 __all__ = ["open_store"]
+
+logger = logging.getLogger("tailrace")
+
+_SCHEDULED: Final = "tailrace.spark.lake.scheduled"
 
 
 def open_store(
@@ -35,7 +41,21 @@ def open_store(
     store = Store(path, **{**config.store_options(), **given})
     try:
         config.apply(store)
+        if store.upkeep and any(archive.every_s for archive in config.archives):
+            _archive(store, config)
     except BaseException:
         store.close()
         raise
     return store
+
+
+def _archive(store: Store, config: Config) -> None:
+    """Have queues archived every so often, as long as the store is open. That takes pyarrow, which
+    this layer does not know: what does it is looked up by its name."""
+    try:
+        scheduled = importlib.import_module(_SCHEDULED)
+    except ImportError as error:
+        text = "%s: queues are not archived, because %s is missing: pip install 'tailrace[arrow]'"
+        logger.warning(text, config.path, error.name, extra={"path": store.path})
+        return
+    store.employ(scheduled.chores(store, config.archives))

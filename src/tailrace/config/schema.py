@@ -23,6 +23,7 @@ __all__ = [
     "MESSAGE_FORMATS",
     "NAME",
     "OUTPUT_MODES",
+    "ArchiveEntry",
     "Disk",
     "File",
     "Pipeline",
@@ -109,6 +110,8 @@ Flush = Annotated[str, _choice([str(mode) for mode in FlushMode])]
 Codec = Annotated[str, _choice(CODECS)]
 Type = Annotated[str, _choice(TYPES)]
 OnFull = Annotated[str, _choice(ON_FULL)]
+ArchiveFormat = Annotated[str, _choice(["parquet", "delta", "iceberg"])]
+ArchivePartitions = Annotated[str, _choice(["none", "date", "hour"])]
 
 
 class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -221,6 +224,27 @@ class RetentionEntry(_Section, frozen=True, kw_only=True):
     ] = 0
 
 
+class ArchiveEntry(_Section, frozen=True, kw_only=True):
+    """Where full segments go, and when."""
+
+    to: Annotated[
+        Text, _says("the folder of its archive; a relative one is beside the file; empty: none")
+    ] = ""
+    format: Annotated[ArchiveFormat, _says("plain files, or a table of them as well")] = "parquet"
+    partition_by: Annotated[ArchivePartitions, _says("a folder for each date, or each hour")] = (
+        "none"
+    )
+    every: Annotated[
+        Duration, _says("how often, by whoever has the store open; 0: only by command")
+    ] = "1h"
+    delete: Annotated[
+        Flag,
+        _says(
+            "delete what is verified in the archive; retention waits for that, too, from then on"
+        ),
+    ] = False
+
+
 class Replication(_Section, frozen=True, kw_only=True):
     """FluxMQ's, and without effect: a queue is on one machine."""
 
@@ -252,6 +276,7 @@ class QueueEntry(_Section, frozen=True, kw_only=True):
     retry: RetryEntry = field(default_factory=RetryEntry)
     dlq: DeadLettersEntry = field(default_factory=DeadLettersEntry)
     retention: RetentionEntry = field(default_factory=RetentionEntry)
+    archive: ArchiveEntry = field(default_factory=ArchiveEntry)
     replication: Replication = field(default_factory=Replication)
     ephemeral: Annotated[
         Flag, _says("never flushed, and gone when nobody consumes it; fixed when it is made")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tailrace.log.log import Log
 
-__all__ = ["Cut", "cuts"]
+__all__ = ["Cut", "cuts", "sealed_end"]
 
 
 class Cut(NamedTuple):
@@ -54,3 +54,15 @@ def cuts(log: Log, first: int, last: int, size: int) -> Iterator[Cut]:
                 next_low, next_start = offsets[index], positions[index]
             yield Cut(low, next_low, max(next_start - start, 1))
             low, start = next_low, next_start
+
+
+def sealed_end(log: Log) -> int:
+    """Up to which offset nothing of a log changes any more: the last segment with records may be
+    the one that is being written; and what an `async` log has not synced, a power cut may take
+    from it."""
+    view = log._observer.view()
+    end = view.extents[-1].base if view.extents else view.start
+    mark = log._observer.watermark()
+    if mark is not None and log.flush_mode == "async":
+        end = min(end, mark.durable)
+    return max(end, view.start)

@@ -12,6 +12,7 @@ is found.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace.errors import Closed, TailraceError
 from tailrace.log.sidefiles import FOLDER
 from tailrace.log.upkeep import Chore, Upkeep
+from tailrace.queue import archived
 from tailrace.queue.disk import Level
 from tailrace.queue.settings import QueueSettings
 from tailrace.units import parse_duration
@@ -166,6 +168,9 @@ class Caretaker:
         if segments:
             last = max(segments)
             seen += (len(segments), last.name, last.size, last.modified_ms)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            note = fs.stat(os.path.join(layout.queue(settings.name), FOLDER, archived.NAME))
+            seen.append(note)
         for group_id in layout.groups(settings.name):
             folder = layout.group(settings.name, group_id)
             for entry in fs.list(folder):

@@ -3,7 +3,8 @@
 A classic queue with groups lets go of what all of them have settled; if it has limits of retention,
 they say how much of that is kept for replay. Without groups nothing was settled, and the limits
 alone count, as they do for a stream. So deletion never passes what a classic group still needs,
-whatever the limits say.
+whatever the limits say; nor, where an archive has a say (`archived.py`), what is not verified in
+it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Final
 from tailrace.log.options import Retention
 from tailrace.log.retention import VacuumReport
 from tailrace.log.staging import sweep
+from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.looking import Look
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["floor_of", "vacuum"]
+__all__ = ["archived_floor", "drop_archived", "floor_of", "vacuum"]
 
 _NOTHING_IS_KEPT: Final = Retention(max_bytes=0)
 
@@ -34,10 +36,29 @@ def floor_of(look: Look, settings: QueueSettings) -> int | None:
     return min(found, default=None)
 
 
+def archived_floor(look: Look, settings: QueueSettings) -> int | None:
+    """Below which offset the archive lets go; `None` if it has no say. It only rises, unless
+    somebody begins another archive."""
+    note = ArchiveNote.load(look.fs, look.layout, settings.name)
+    return None if note is None else note.floor(settings.incarnation)
+
+
 def vacuum(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumReport:
     floor = floor_of(look, settings)
     retention = settings.retention
     if floor is not None and not retention:
         retention = _NOTHING_IS_KEPT
     sweep(look.fs, log._folder, look.clock.wall_ms())  # what writers of much at once have left
-    return log.let_go(retention, floor)
+    return log.let_go(retention, _lower(floor, archived_floor(look, settings)))
+
+
+def drop_archived(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumReport:
+    """Delete what is verified in the archive, and needed by no group, whatever is to be kept."""
+    note = ArchiveNote.load(look.fs, look.layout, settings.name)
+    if note is None or note.incarnation != settings.incarnation:
+        return VacuumReport(0, 0, log.start_offset)
+    return log.let_go(_NOTHING_IS_KEPT, _lower(floor_of(look, settings), note.verified))
+
+
+def _lower(first: int | None, second: int | None) -> int | None:
+    return min((each for each in (first, second) if each is not None), default=None)

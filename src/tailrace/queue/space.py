@@ -111,6 +111,8 @@ class Roomy(Publishing):
     def _drop_from_front(self, log: Log, count: int, end: int) -> int:
         """What has expired goes along, and does not count."""
         dropped, upto = 0, log.start_offset
+        floor = retaining.archived_floor(self._store.look, self.settings)
+        end = end if floor is None else min(end, floor)
         while dropped < count and upto < end:
             dropped += upto not in self._lapsed
             upto += 1
@@ -124,13 +126,20 @@ class Roomy(Publishing):
         settings, store, log = self.settings, self._store, self.log
         return store.reserve.in_need(lambda: retaining.vacuum(store.look, settings, log))
 
+    def drop_archived(self) -> VacuumReport:
+        """Delete the segments that are verified in the queue's archive, whatever `retention` says,
+        as far as no group of a classic queue needs them."""
+        settings, store, log = self.settings, self._store, self.log
+        return store.reserve.in_need(lambda: retaining.drop_archived(store.look, settings, log))
+
     def drop_segment(self) -> bool:
         """Delete the oldest segment, settled or not, if nobody has a message of it, and it is not
         the only one; false if it has to stay."""
         with self._lock:
             log = self.log
             end = log.end_of_first_segment()
-            if end is None:
+            floor = retaining.archived_floor(self._store.look, self.settings)
+            if end is None or (floor is not None and end > floor):
                 return False
             groups = self._classic_groups()
             for group in groups:

@@ -11,13 +11,14 @@ messages, which is never too low, and the figure is marked as an estimate; `exac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tailrace.errors import Closed, Corrupt, InvalidName
 from tailrace.log.extents import Extents
 from tailrace.log.log import Log
 from tailrace.queue import dead_letters
+from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.delays import count_scheduled
 from tailrace.queue.handles import look_at
 from tailrace.queue.lease import CLAIMED, DYING, LEASED
@@ -90,6 +91,9 @@ class QueueStats:
 
     `pinned_by` is the group of a work queue that is furthest behind; `pinned_bytes` is what cannot
     be deleted, whatever other groups do, before it goes on. `looked_ms` is the boot clock's time.
+
+    `archive` is the folder it was archived to. Where that `archive_holds`, nothing is deleted that
+    is not below the offset `archive_verified`.
     """
 
     name: str
@@ -107,6 +111,9 @@ class QueueStats:
     pinned_bytes: int = 0
     looked_ms: int = 0
     groups: tuple[GroupStats, ...] = field(default=())
+    archive: str = ""
+    archive_verified: int = 0
+    archive_holds: bool = False
 
     @property
     def messages(self) -> int:
@@ -188,6 +195,24 @@ def store_stats(
 
 def queue_stats(
     look: Look, settings: QueueSettings, *, exact: bool = False, progress: Progress | None = None
+) -> QueueStats:
+    found = _queue_stats(look, settings, exact=exact, progress=progress)
+    try:
+        note = ArchiveNote.load(look.fs, look.layout, settings.name)
+    except Corrupt:  # which holds everything
+        return replace(found, archive_holds=True)
+    if note is None or note.incarnation != settings.incarnation:
+        return found
+    return replace(
+        found,
+        archive=note.folder(look.layout),
+        archive_verified=note.verified,
+        archive_holds=note.holds,
+    )
+
+
+def _queue_stats(
+    look: Look, settings: QueueSettings, *, exact: bool, progress: Progress | None
 ) -> QueueStats:
     name = settings.name
     looked_ms = look.clock.boot_ms()

@@ -14,6 +14,7 @@ from tailrace.errors import Closed, ConfigError, InvalidName
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
 from tailrace.log.ground import refuse_network
 from tailrace.log.retention import VacuumReport
+from tailrace.log.upkeep import Chore, Upkeep
 from tailrace.queue import dead_letters, delays, deletion
 from tailrace.queue.addresses import default_binding
 from tailrace.queue.alarm import Alarm
@@ -97,6 +98,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._caretaker: Caretaker | None = None
         self.alarm = Alarm(self.fs, self.layout.delayed())
         self._pump: Pump | None = None
+        self._employed: list[Upkeep] = []
         try:
             if self._presence.acquire(wait=False):
                 self._start_afresh()
@@ -145,6 +147,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._sweeper = Sweeper(self._sweep)
         self._is_inherited = True
         self._caretaker = self._pump = None
+        self._employed = []
         self.alarm.disown()
         self.handles.disown()
         for queue in self._queues.values():
@@ -323,6 +326,15 @@ class Store(BackedUp, PublishingByTopic, Redriving):
             if self._caretaker is None and not self._closed:
                 self._caretaker = Caretaker(self)
 
+    def employ(self, chores: list[Chore]) -> None:
+        """Have more done in the background, as long as the store is open: in a thread of its own,
+        because it may take long; by one at a time of those that have the store open."""
+        lock = self.fs.lock(os.path.join(self.layout.side, "lock.employed"))
+        upkeep = Upkeep(self.path, chores, lock)
+        weakref.finalize(self, upkeep.end).atexit = False
+        with self._lock:
+            self._employed.append(upkeep)
+
     def vacuum(self) -> dict[str, VacuumReport]:
         """Delete what may go, now; what that was, by queue."""
         return {queue.name: queue.vacuum() for queue in self.queues()}
@@ -446,6 +458,9 @@ class Store(BackedUp, PublishingByTopic, Redriving):
             self._closed = True
             queues, self._queues = list(self._queues.values()), {}
             caretaker, self._caretaker = self._caretaker, None
+            employed, self._employed = self._employed, []
+        for upkeep in employed:
+            upkeep.stop()
         if self._pump is not None:
             self._pump.stop()
         self._sweeper.stop()

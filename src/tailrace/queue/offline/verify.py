@@ -19,6 +19,8 @@ from tailrace.log.offline.survey import SegmentSurvey
 from tailrace.log.offline.verify import LogCheck, VerifyReport
 from tailrace.log.offline.words import counted
 from tailrace.log.sidefiles import FOLDER, side_path
+from tailrace.queue import archived
+from tailrace.queue.journal import parse_line
 from tailrace.queue.ledger import Ledger
 from tailrace.queue.offline.delayed_check import check_delayed, logs_of_delayed
 from tailrace.queue.offline.group_survey import GroupSurvey, Kind, survey_group
@@ -231,6 +233,11 @@ class QueueCheck:
         elif mark is not None:
             message = "the queue was about to be deleted, and is still there"
             self._note(os.path.join(path, FOLDER, "deleted"), message)
+        archive = read_all(self._fs, side_path(place.folder, archived.NAME))
+        if archive is not None and parse_line(archive.removesuffix(b"\n")) is None:
+            message = "the note of the archive is damaged, so retention deletes nothing"
+            name = os.path.join(path, FOLDER, archived.NAME)
+            self.findings.append(Finding("problem", name, 0, None, message))
         for entry in entries(self._fs, os.path.join(place.folder, "consumers")):
             if entry.name.startswith(".deleted-"):
                 message = "is left of a group that was deleted; it can be removed"

@@ -4,6 +4,7 @@
     <archive>/date=2026-11-17/hour=13/<first>-<last>.parquet
     <archive>/_tailrace/manifest.jsonl
     <archive>/_tailrace/lock                                  held by who archives
+    <archive>/_tailrace/placing                               the files that are being renamed
     <archive>/_tailrace/staging/                              files that are being written
 
 Tools that read a folder of Parquet files pass over names with an underscore.
@@ -11,10 +12,10 @@ Tools that read a folder of Parquet files pass over names with an underscore.
 The manifest has a JSON object a line, whose first key is the CRC-32C of what follows it, like a
 group's journal. The first line says whose archive it is, each other one is a step: a range of
 offsets, and the files that have its rows. A step counts when its line is on the disk. Its files
-were written to the staging folder, synced and renamed before that. A file's name tells the range
-and the folder its time, so whoever was killed in between is followed by one who puts the same rows
-under the same name. Steps are never changed and their ranges never overlap. A last line that was
-not finished is cut off by the next who writes.
+were written to the staging folder, synced and renamed before that (`placing.py`). Steps are never
+changed and their ranges never overlap. Each line is synced before the next is written, so whoever
+was killed, or had its power cut, has spoiled at most the last one: it counts for nobody, and is cut
+off by the next who writes.
 
 Readers need no lock: what a manifest names is there, and stays as it is.
 """
@@ -22,16 +23,30 @@ Readers need no lock: what a manifest names is there, and stays as it is.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
-from tailrace.errors import ConfigError, Corrupt, Locked
+from tailrace.errors import ConfigError, Corrupt, Locked, NotWritten
 from tailrace.log.fs import FileSystem, read_file, replace_file, write_all
 from tailrace.queue.journal import encode_line, parse_line
 
-__all__ = ["ArchivedFile", "Manifest", "Origin", "Step", "Writing", "side_of"]
+__all__ = [
+    "PARTITIONS",
+    "ArchivedFile",
+    "Manifest",
+    "Origin",
+    "Step",
+    "Writing",
+    "document_of",
+    "side_of",
+    "step_of",
+]
+
+logger = logging.getLogger("tailrace")
 
 FORMAT: Final = 1
 PARTITIONS: Final = ("date", "hour")
@@ -39,6 +54,7 @@ PARTITIONS: Final = ("date", "hour")
 _SIDE: Final = "_tailrace"
 _NAME: Final = "manifest.jsonl"
 _LARGEST: Final = 1 << 30
+_BEGINNING: Final = b'{"k":"'  # of a line
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,7 @@ class Manifest:
     origin: Origin
     steps: tuple[Step, ...] = ()  # in the order of their offsets
     length: int = field(default=0, repr=False)  # bytes of the file that are whole lines
+    added: tuple[Step, ...] = field(default=(), repr=False)  # in the order in which they came
 
     @classmethod
     def load(cls, fs: FileSystem, folder: str) -> Manifest:
@@ -115,16 +132,13 @@ class Manifest:
         data = read_file(fs, path, _LARGEST)
         if data is None:
             return None
-        whole = data[: data.rfind(b"\n") + 1]
-        lines = whole.split(b"\n")[:-1]
-        parsed = [parse_line(line) for line in lines]
-        for number, each in enumerate(parsed, 1):
-            if each is None:
-                raise Corrupt(f"{path}: line {number} is damaged")
-        if not parsed:
-            raise Corrupt(f"{path}: the first line is missing")
-        steps = sorted((_step(each) for each in parsed[1:] if each), key=lambda step: step.first)
-        return cls(folder, _origin(parsed[0] or {}, path), tuple(steps), len(whole))
+        documents, length = _parse(data, path)
+        added = tuple(step_of(each, path) for each in documents[1:])
+        steps = tuple(sorted(added, key=lambda step: step.first))
+        for one, other in pairwise(steps):
+            if one.last > other.first:
+                raise Corrupt(f"{path}: {other.first} to {one.last} is archived twice", path=path)
+        return cls(folder, _origin(documents[0], path), steps, length, added)
 
     def ranges(self) -> list[tuple[int, int]]:
         """Which offsets are archived, `first <= o < last`, with as few ranges as can be."""
@@ -157,11 +171,15 @@ class Writing:
         self._fs = fs
         self.folder = folder
         fs.make_dirs(self.staging)
+        self._is_broken = False
         self._lock = fs.lock(os.path.join(side_of(folder), "lock"))
         if not self._lock.acquire(wait=False):
             self._lock.close()
             raise Locked(f"somebody else is archiving to {folder} just now")
         try:
+            # Whoever made them may not have lived to sync their names.
+            for made in (os.path.dirname(folder), folder, side_of(folder)):
+                fs.sync_dir(made or ".")
             self.manifest = self._open(origin)
         except BaseException:
             self.close()
@@ -187,25 +205,36 @@ class Writing:
             )
         with contextlib.closing(fs.open(path, write=True)) as file:
             if file.size() > found.length:  # the line of one who was killed
+                text = "%s: an unfinished line is cut off at %d"
+                logger.warning(text, path, found.length, extra={"path": path})
                 file.truncate(found.length)
-                file.sync()
+            file.sync()  # the last line may be one that nobody has lived to sync
         return found
 
     def add(self, steps: Sequence[Step]) -> None:
-        """Have steps count, all of which are on the disk. If this fails they may count or not, and
-        nothing is added before the archive was opened anew."""
-        before = self.manifest
+        """Have steps count, all of whose files are on the disk, one after the other. If this fails,
+        the one that was being written may count or not, and nothing more is added: who goes on
+        opens the archive anew."""
+        if self._is_broken:
+            raise NotWritten(f"{self.folder}: writing the manifest has failed; open it anew")
         for step in steps:
-            overlap = next(before.within(step.first, step.last), None)
+            overlap = next(self.manifest.within(step.first, step.last), None)
             if overlap is not None:
                 raise ValueError(f"{step.first} to {step.last} is archived already: {overlap}")
-        lines = b"".join(encode_line(_document(step)) for step in steps)
+            self._add(step)
+
+    def _add(self, step: Step) -> None:
+        before, line = self.manifest, encode_line(document_of(step))
         path = os.path.join(side_of(self.folder), _NAME)
+        self._is_broken = True
         with contextlib.closing(self._fs.open(path, write=True)) as file:
-            write_all(file, lines, before.length)
+            write_all(file, line, before.length)
             file.sync()
-        merged = tuple(sorted([*before.steps, *steps], key=lambda step: step.first))
-        self.manifest = Manifest(self.folder, before.origin, merged, before.length + len(lines))
+        self._is_broken = False
+        steps = tuple(sorted([*before.steps, step], key=lambda each: each.first))
+        self.manifest = Manifest(
+            self.folder, before.origin, steps, before.length + len(line), (*before.added, step)
+        )
 
     def close(self) -> None:
         self._lock.close()
@@ -222,19 +251,43 @@ def side_of(folder: str) -> str:
     return os.path.join(folder, _SIDE)
 
 
-def _document(step: Step) -> dict[str, Any]:
+def _parse(data: bytes, path: str) -> tuple[list[dict[str, Any]], int]:
+    """The lines, and how long they are together."""
+    lines = data.split(b"\n")[:-1]  # what has no end was not finished
+    parsed = [parse_line(line) for line in lines]
+    documents: list[dict[str, Any]] = []
+    for number, document in enumerate(parsed):
+        if document is None:
+            if number == 0 or any(parsed[number:]):
+                raise Corrupt(f"{path}: line {number + 1} is damaged", path=path)
+            break
+        documents.append(document)
+    if not documents:
+        raise Corrupt(f"{path}: the first line is missing", path=path)
+    length = sum(len(line) + 1 for line in lines[: len(documents)])
+    if data.count(_BEGINNING, length) > 1:  # its end is damaged, so it looks like one with the next
+        raise Corrupt(f"{path}: line {len(documents) + 1} is damaged", path=path)
+    return documents, length
+
+
+def document_of(step: Step) -> dict[str, Any]:
+    """A step as it is written."""
     return {"t": "step", **asdict(step)}
 
 
-def _step(document: dict[str, Any]) -> Step:
+def step_of(document: dict[str, Any], path: str) -> Step:
     try:
         files = tuple(ArchivedFile(**each) for each in document["files"])
         return Step(document["first"], document["last"], files)
     except (KeyError, TypeError) as error:
-        raise Corrupt(f"a step of the manifest is of a newer version: {document}") from error
+        raise Corrupt(
+            f"{path}: a step is of a newer version of tailrace: {document}", path=path
+        ) from error
 
 
 def _origin(document: dict[str, Any], path: str) -> Origin:
     if document.get("t") != "archive" or document.get("format") != FORMAT:
-        raise Corrupt(f"{path}: it is of a newer version of tailrace, or none of its manifests")
+        raise Corrupt(
+            f"{path}: it is of a newer version of tailrace, or none of its manifests", path=path
+        )
     return Origin(document["queue"], document["incarnation"], document["partition_by"])

@@ -8,6 +8,7 @@ them, for those who read. A key of no bytes is that of a message without one, as
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
-__all__ = ["SCHEMA", "by_time", "read_rows", "records_of"]
+__all__ = ["NO_TIME", "SCHEMA", "by_time", "read_rows", "records_of"]
 
 _TIME: Final = pa.timestamp("ms", "UTC")
 _PAIR: Final = pa.struct(
@@ -39,7 +40,11 @@ _FIELDS: Final[list[Any]] = [
 ]
 SCHEMA: Final = pa.schema(_FIELDS)
 
-_FORMATS: Final = {"date": ("date=%Y-%m-%d",), "hour": ("date=%Y-%m-%d", "hour=%H")}
+# Times that a calendar has. The others are in a folder whose name means "none" to those who read
+# partitions.
+_FIRST: Final = datetime(1, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def read_rows(log: Log, queue: str, first: int, last: int) -> Iterator[pa.RecordBatch]:
@@ -72,10 +77,27 @@ def by_time(rows: pa.RecordBatch, partition_by: str) -> Iterator[tuple[str, pa.R
     if not partition_by:
         yield "", rows
         return
-    hours = pc.floor_temporal(
-        rows.column("timestamp"), unit="hour" if partition_by == "hour" else "day"
+    times = rows.column("timestamp")
+    is_known = pc.and_(
+        pc.greater_equal(times, _moment(_FIRST)), pc.less_equal(times, _moment(_LAST))
     )
-    for moment in pc.unique(hours).to_pylist():
-        folder = "/".join(moment.strftime(part) for part in _FORMATS[partition_by])
-        kept = rows.filter(pc.equal(hours, pa.scalar(moment, hours.type)))
-        yield folder, kept
+    known = pc.if_else(is_known, times, None)
+    floors = pc.floor_temporal(known, unit="hour" if partition_by == "hour" else "day")
+    folders = pc.unique(floors)
+    if len(folders) == 1:  # as it mostly is
+        yield _folder(folders[0].as_py(), partition_by), rows
+        return
+    for each in folders:
+        mask = pc.equal(floors, each) if each.is_valid else pc.is_null(floors)
+        yield _folder(each.as_py(), partition_by), rows.filter(mask)
+
+
+def _moment(at: datetime) -> Any:
+    return pa.scalar(at, _TIME)
+
+
+def _folder(moment: datetime | None, partition_by: str) -> str:
+    date = NO_TIME if moment is None else moment.date().isoformat()
+    if partition_by == "date":
+        return f"date={date}"
+    return f"date={date}/hour={NO_TIME if moment is None else f'{moment.hour:02d}'}"

@@ -1,0 +1,126 @@
+"""What a queue knows of its archive: where it is, and what must not be deleted before it is there.
+
+A checked line in `.tailrace/archive` of the queue's folder. Whoever archives writes it, and
+retention reads it: while the note `holds`, whatever the limits say, only what is below `verified`
+may go. All that the log had below that was read back from the archive and compared.
+
+A note that cannot be read holds everything: nobody deletes what may be the only copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tailrace.errors import Corrupt
+from tailrace.log.fs import FileSystem, read_file, replace_file
+from tailrace.log.sidefiles import FOLDER
+from tailrace.queue.journal import encode_line, parse_line
+from tailrace.queue.layout import Layout
+
+__all__ = ["NAME", "ArchiveNote"]
+
+NAME: Final = "archive"
+
+_LOCK: Final = "lock.archive"
+_FORMAT: Final = 1
+_LARGEST: Final = 64 << 10
+
+
+@dataclass(frozen=True)
+class ArchiveNote:
+    """`place` is the archive's folder: from the store's root on, if it is in the same folder as the
+    store or further inside, so that both may move together; else absolute. `incarnation` is that of
+    the queue, so a note that outlived it says nothing of the next of its name."""
+
+    incarnation: str
+    place: str
+    verified: int = 0
+    holds: bool = False
+
+    @classmethod
+    def load(cls, fs: FileSystem, layout: Layout, queue: str) -> ArchiveNote | None:
+        """`None` if the queue was never archived. `Corrupt` if the note cannot be read."""
+        path = _path(layout, queue)
+        try:
+            data = read_file(fs, path, _LARGEST)
+        except NotADirectoryError:
+            return None
+        if data is None:
+            return None
+        document = parse_line(data.removesuffix(b"\n"))
+        if document is None:
+            raise Corrupt(
+                f"{path} is damaged, so nothing of the queue {queue!r} is deleted; archive it "
+                "again with --release, which drops the note",
+                path=path,
+            )
+        if document.pop("t", None) != "archive" or document.pop("format", None) != _FORMAT:
+            raise Corrupt(f"{path} is of a newer version of tailrace: upgrade this one", path=path)
+        return cls(**document)
+
+    @classmethod
+    def change(
+        cls,
+        fs: FileSystem,
+        layout: Layout,
+        queue: str,
+        edit: Callable[[ArchiveNote | None], ArchiveNote | None],
+    ) -> ArchiveNote | None:
+        """Replace the note by what `edit` makes of it, durably; `None` removes it. One process at a
+        time."""
+        folder = os.path.join(layout.queue(queue), FOLDER)
+        fs.make_dirs(folder)
+        lock = fs.lock(os.path.join(folder, _LOCK))
+        try:
+            lock.acquire()
+            before = cls.load(fs, layout, queue)
+            after = edit(before)
+            if after is None and before is not None:
+                _remove(fs, layout, queue)
+            elif after is not None and after != before:
+                line = encode_line({"t": "archive", "format": _FORMAT, **asdict(after)})
+                replace_file(fs, _path(layout, queue), line)
+            else:  # whoever wrote it may not have lived to sync its name
+                fs.sync_dir(folder)
+            return after
+        finally:
+            lock.close()
+
+    @classmethod
+    def drop(cls, fs: FileSystem, layout: Layout, queue: str) -> None:
+        """Remove the note, whatever it says."""
+        with contextlib.suppress(FileNotFoundError):
+            _remove(fs, layout, queue)
+
+    @staticmethod
+    def place_of(layout: Layout, folder: str) -> str:
+        """What to note of a folder."""
+        root = os.path.abspath(layout.root)
+        base = os.path.dirname(root) if os.path.basename(root) == "queue" else root
+        around = os.path.dirname(base)
+        folder = os.path.abspath(folder)
+        if around != os.sep and os.path.commonpath([around, folder]) == around:
+            return os.path.relpath(folder, root)
+        return folder
+
+    def folder(self, layout: Layout) -> str:
+        """Where the archive is."""
+        return os.path.normpath(os.path.join(os.path.abspath(layout.root), self.place))
+
+    def floor(self, incarnation: str) -> int | None:
+        """Below which offset retention may delete; `None` if the archive has no say."""
+        return self.verified if self.holds and self.incarnation == incarnation else None
+
+
+def _path(layout: Layout, queue: str) -> str:
+    return os.path.join(layout.queue(queue), FOLDER, NAME)
+
+
+def _remove(fs: FileSystem, layout: Layout, queue: str) -> None:
+    path = _path(layout, queue)
+    fs.unlink(path)
+    fs.sync_dir(os.path.dirname(path))

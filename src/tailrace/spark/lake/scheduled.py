@@ -1,0 +1,81 @@
+"""Archives that a configuration asks for: as orders, and as chores of an open store.
+
+A chore keeps the store only by a weak reference: one that nobody closes is collected all the same.
+Whoever closes a store waits for the step that is being written, not for all that there is to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet  # noqa: F401  whoever imports this finds out now that it is missing
+
+from tailrace.errors import Closed, Locked
+from tailrace.log.upkeep import Chore
+from tailrace.queue.stats import look_through
+from tailrace.spark.lake.archive import Order, archive
+
+if TYPE_CHECKING:
+    from tailrace.config.model import ArchiveConfig
+    from tailrace.queue.store import Store
+
+__all__ = ["chores", "order_of"]
+
+logger = logging.getLogger("tailrace")
+
+
+def order_of(wanted: ArchiveConfig, store: Store) -> Order:
+    return Order(
+        wanted.queue,
+        wanted.folder,
+        wanted.format,
+        wanted.partition_by,
+        drop=store.get(wanted.queue).drop_archived if wanted.delete else None,
+    )
+
+
+def chores(store: Store, wanted: Sequence[ArchiveConfig]) -> list[Chore]:
+    """One for each queue that is archived every so often."""
+    known = weakref.ref(store)
+    return [
+        Chore(f"archiving of {each.queue}", each.every_s, _Archiving(known, each).run)
+        for each in wanted
+        if each.every_s
+    ]
+
+
+class _Archiving:
+    def __init__(self, store: weakref.ref[Store], wanted: ArchiveConfig) -> None:
+        self._store = store
+        self._wanted = wanted
+
+    def run(self) -> None:
+        store = self._store()
+        if store is None:
+            return
+        try:
+            report = archive(
+                look_through(store), order_of(self._wanted, store), progress=self._go_on
+            )
+        except Locked as error:  # by command, say
+            logger.info("%s", error, extra={"queue": self._wanted.queue})
+            return
+        if report.rows or report.deleted_segments:
+            logger.info(
+                "%s: %d messages archived to %s, %d segments deleted",
+                report.queue,
+                report.rows,
+                report.folder,
+                report.deleted_segments,
+                extra={"queue": report.queue, "count": report.rows},
+            )
+
+    def _go_on(self, done: int, total: int) -> None:
+        """What a step has come to stays; a store that is being closed does not wait for more."""
+        store = self._store()
+        if store is None:
+            raise Closed("the store is gone")
+        store.check_open()

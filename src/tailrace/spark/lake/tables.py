@@ -1,0 +1,263 @@
+"""An archive as a table of Delta Lake or Iceberg: the same files, listed in the table's own way.
+
+A table follows the manifest. It notes how many of the manifest's steps it has, in the same commit
+that adds their files: as an application's transaction in Delta, as a property in Iceberg. So it
+catches up after a kill at any point, no file is in it twice and none is missing; and what others do
+to the table meanwhile (compaction, say) does not make files come again.
+
+Delta's log is in the archive's folder, beside the files. Iceberg's catalog (SQLite) and metadata
+are in its side folder, and name files by their whole path: such an archive does not move.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from tailrace.errors import ConfigError, TailraceError
+from tailrace.spark.lake.manifest import ArchivedFile, Manifest, Origin, Step, side_of
+from tailrace.spark.lake.rows import NO_TIME, SCHEMA
+
+__all__ = ["FORMATS", "Table", "formats_in", "open_table"]
+
+FORMATS: Final = ("parquet", "delta", "iceberg")
+
+_STEPS: Final = "tailrace.steps"
+_NAMESPACE: Final = "tailrace"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_COLUMNS: Final = {"date": pa.date32(), "hour": pa.int32()}
+
+
+class Table(Protocol):
+    def catch_up(self, manifest: Manifest) -> int:
+        """Add the files of the steps that it does not have yet; how many files."""
+
+
+def open_table(kind: str, folder: str, origin: Origin) -> Table | None:
+    """The table of an archive, which is made if it does not exist; plain files have none.
+    `TailraceError` names what to install."""
+    match kind:
+        case "parquet":
+            return None
+        case "delta":
+            return _Delta(folder, origin)
+        case "iceberg":
+            return _Iceberg(folder, origin)
+    raise ConfigError(f"format: {kind!r} is not one of {', '.join(FORMATS)}")
+
+
+def formats_in(folder: str) -> list[str]:
+    """The tables that an archive has."""
+    found = []
+    if os.path.isdir(os.path.join(folder, "_delta_log")):
+        found.append("delta")
+    if os.path.exists(_catalog_file(folder)):
+        found.append("iceberg")
+    return found
+
+
+def _missing(package: str, extra: str) -> TailraceError:
+    return TailraceError(f"{package} is missing: pip install 'tailrace[{extra}]'")
+
+
+def _behind(kind: str, folder: str, error: Exception) -> TailraceError:
+    return TailraceError(
+        f"the {kind} table in {folder} cannot be changed: {error}. The files and the manifest are "
+        "whole; archive again, and it catches up"
+    )
+
+
+def _parts(origin: Origin) -> list[str]:
+    return {"": [], "date": ["date"], "hour": ["date", "hour"]}[origin.partition_by]
+
+
+def _since(steps: Sequence[Step], count: int, where: str) -> list[ArchivedFile]:
+    if count > len(steps):
+        raise TailraceError(
+            f"{where} has {count} steps of the archive, whose manifest has {len(steps)}: it is not "
+            "the table of this archive, or the manifest was put back to an older one"
+        )
+    return [file for step in steps[count:] for file in step.files]
+
+
+class _Delta:
+    def __init__(self, folder: str, origin: Origin) -> None:
+        try:
+            import deltalake
+        except ImportError:
+            raise _missing("deltalake", "delta") from None
+        self._library: Any = deltalake
+        self._folder = folder
+        self._parts = _parts(origin)
+        self._app = f"tailrace:{origin.queue}:{origin.incarnation}"
+        columns: list[Any] = [*SCHEMA, *(pa.field(name, _COLUMNS[name]) for name in self._parts)]
+        self._schema = deltalake.Schema.from_arrow(pa.schema(columns))
+
+    def catch_up(self, manifest: Manifest) -> int:
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return self._add(manifest)
+        except DeltaError as error:
+            raise _behind("Delta", self._folder, error) from error
+
+    def _add(self, manifest: Manifest) -> int:
+        deltalake = self._library
+        table = deltalake.DeltaTable.create(
+            self._folder,
+            self._schema,
+            mode="ignore",
+            partition_by=self._parts or None,
+            name=manifest.origin.queue,
+        )
+        known = table.transaction_version(self._app) or 0
+        files = _since(manifest.added, known, f"the Delta table in {self._folder}")
+        if known < len(manifest.added):
+            done = deltalake.Transaction(self._app, len(manifest.added))
+            table.create_write_transaction(
+                [self._action(file) for file in files],
+                mode="append",
+                schema=self._schema,
+                partition_by=self._parts or None,
+                commit_properties=deltalake.CommitProperties(app_transactions=[done]),
+            )
+        return len(files)
+
+    def _action(self, file: ArchivedFile) -> Any:
+        from deltalake.transaction import AddAction
+
+        return AddAction(
+            path=file.path,
+            size=file.size,
+            partition_values=dict(_values(file)),
+            modification_time=int(os.stat(os.path.join(self._folder, file.path)).st_mtime * 1000),
+            data_change=True,
+            stats=json.dumps(_stats(file)),
+        )
+
+
+def _values(file: ArchivedFile) -> Iterator[tuple[str, str | None]]:
+    """The partition of a file, by its folders."""
+    for part in file.path.split("/")[:-1]:
+        name, _, value = part.partition("=")
+        if value == NO_TIME:
+            yield name, None
+        else:
+            yield name, str(int(value)) if name == "hour" else value
+
+
+def _stats(file: ArchivedFile) -> dict[str, Any]:
+    try:
+        first, last = _moment(file.first_ms), _moment(file.last_ms)
+    except OverflowError:  # no calendar has it
+        return {"numRecords": file.rows}
+    return {
+        "numRecords": file.rows,
+        "minValues": {"timestamp": first},
+        "maxValues": {"timestamp": last},
+        "nullCount": {"timestamp": 0},
+    }
+
+
+def _moment(milliseconds: int) -> str:
+    moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """pyiceberg warns of each column without statistics; those of values would be of no use."""
+    logger = logging.getLogger("pyiceberg.io.pyarrow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _catalog_file(folder: str) -> str:
+    return os.path.join(side_of(folder), "iceberg.db")
+
+
+class _Iceberg:
+    def __init__(self, folder: str, origin: Origin) -> None:
+        try:
+            import pyiceberg.catalog.sql
+        except ImportError:
+            raise _missing("pyiceberg (with SQLAlchemy)", "iceberg") from None
+        self._library: Any = pyiceberg.catalog.sql
+        self._folder = os.path.abspath(folder)
+        self._origin = origin
+        self._name = re.sub(r"\W", "_", origin.queue)
+        self._warehouse = f"file://{side_of(self._folder)}/iceberg"
+
+    def catch_up(self, manifest: Manifest) -> int:
+        from pyiceberg.exceptions import CommitFailedException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            catalog = self._library.SqlCatalog(
+                "tailrace",
+                uri=f"sqlite:///{_catalog_file(self._folder)}",
+                warehouse=self._warehouse,
+            )
+            try:
+                return self._add(self._table(catalog), manifest)
+            finally:
+                catalog.close()
+        except (CommitFailedException, SQLAlchemyError) as error:
+            raise _behind("Iceberg", self._folder, error) from error
+
+    def _add(self, table: Any, manifest: Manifest) -> int:
+        known = int(table.properties.get(_STEPS, 0))
+        files = _since(manifest.added, known, f"the Iceberg table in {self._folder}")
+        if known < len(manifest.added):
+            done = {_STEPS: str(len(manifest.added))}
+            with _quietly(), table.transaction() as transaction:
+                if files:
+                    transaction.add_files(
+                        [f"file://{self._folder}/{file.path}" for file in files],
+                        snapshot_properties=done,
+                        check_duplicate_files=False,  # the property tells
+                    )
+                transaction.set_properties(done)
+        return len(files)
+
+    def _table(self, catalog: Any) -> Any:
+        from pyiceberg.exceptions import NoSuchTableError
+        from pyiceberg.partitioning import (
+            UNPARTITIONED_PARTITION_SPEC,
+            PartitionField,
+            PartitionSpec,
+        )
+        from pyiceberg.schema import assign_fresh_schema_ids
+        from pyiceberg.transforms import DayTransform, HourTransform
+
+        name = (_NAMESPACE, self._name)
+        catalog.create_namespace_if_not_exists(_NAMESPACE)
+        try:
+            return catalog.load_table(name)
+        except NoSuchTableError:
+            schema = assign_fresh_schema_ids(catalog._convert_schema_if_needed(SCHEMA))
+            spec = UNPARTITIONED_PARTITION_SPEC
+            if self._origin.partition_by:
+                is_hour = self._origin.partition_by == "hour"
+                by = PartitionField(
+                    source_id=schema.find_field("timestamp").field_id,
+                    field_id=1000,
+                    transform=HourTransform() if is_hour else DayTransform(),
+                    name=f"timestamp_{'hour' if is_hour else 'day'}",
+                )
+                spec = PartitionSpec(by)
+            return catalog.create_table(
+                name, schema, location=f"{self._warehouse}/{self._name}", partition_spec=spec
+            )

@@ -1,0 +1,131 @@
+"""Is an archive what the log is? Each file is read back, and each row compared.
+
+The checksum of a whole file tells that it is as it was written; the comparison, that what was
+written is what the log has: the same offsets, times, keys, values and headers, no row more and none
+less. What is read from the log is checked by its own checksums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from tailrace.errors import Corrupt
+from tailrace.spark.lake.files import Source, checksum
+from tailrace.spark.lake.manifest import ArchivedFile, Origin, Step
+from tailrace.spark.lake.rows import by_time, read_rows
+
+if TYPE_CHECKING:
+    from tailrace.log.fs import FileSystem
+    from tailrace.log.log import Log
+
+pc: Any = pyarrow.compute  # its stubs know few of these calls
+
+__all__ = ["check_file", "verify"]
+
+_MOST_FILES: Final = 32  # that are open at once
+_ROWS: Final = 1 << 16
+
+
+def check_file(fs: FileSystem, folder: str, file: ArchivedFile) -> None:
+    """`Corrupt` if a file is missing, or not as it was written."""
+    path = os.path.join(folder, file.path)
+    try:
+        size, crc = checksum(fs, path)
+    except FileNotFoundError:
+        raise Corrupt(f"{path} is missing from the archive", path=path) from None
+    if (size, crc) != (file.size, file.crc32c):
+        raise Corrupt(f"{path} is not as it was written: it is damaged, or another", path=path)
+
+
+def verify(fs: FileSystem, log: Log, folder: str, origin: Origin, step: Step) -> None:
+    """`Corrupt` if the files of a step do not have just the rows that the log has of its range.
+    What they have before that is not looked at: the log may begin inside of a step."""
+    for file in step.files:
+        check_file(fs, folder, file)
+    known = {os.path.dirname(file.path): file for file in step.files}
+    folders = sorted(known) or [""]
+    for first in range(0, len(folders), _MOST_FILES):
+        chosen = folders[first : first + _MOST_FILES]
+        with contextlib.ExitStack() as stack:
+            readings = {
+                each: stack.enter_context(_Reading(fs, folder, known[each], step.first))
+                for each in chosen
+                if each in known
+            }
+            for rows in read_rows(log, origin.queue, step.first, step.last):
+                for each, part in by_time(rows, origin.partition_by):
+                    if each in readings:
+                        readings[each].compare(part)
+                    elif each not in known:
+                        raise Corrupt(
+                            f"{folder}: the archive has no file of {each or 'the offsets'} "
+                            f"{step.first} to {step.last}, and the log has rows there",
+                            path=folder,
+                        )
+            for reading in readings.values():
+                reading.check_end()
+
+
+class _Reading:
+    """A file, compared with the log's rows as they come."""
+
+    def __init__(self, fs: FileSystem, folder: str, file: ArchivedFile, first: int) -> None:
+        self._path = os.path.join(folder, file.path)
+        self._source: Any = Source(fs, self._path)
+        self._first = first
+        self._batches = self._read()
+        self._batch: pa.RecordBatch | None = None
+
+    def __enter__(self) -> _Reading:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._batches.close()
+        self._source.close()
+
+    def _read(self) -> Any:
+        try:
+            with pq.ParquetFile(self._source) as file:
+                for batch in file.iter_batches(batch_size=_ROWS):
+                    yield batch.filter(pc.greater_equal(batch.column("offset"), self._first))
+        except pa.ArrowException as error:
+            raise Corrupt(f"{self._path} cannot be read: {error}", path=self._path) from error
+
+    def _next(self) -> pa.RecordBatch | None:
+        """What has been read and not compared."""
+        while self._batch is None or not self._batch.num_rows:
+            self._batch = next(self._batches, None)
+            if self._batch is None:
+                return None
+        return self._batch
+
+    def compare(self, rows: pa.RecordBatch) -> None:
+        while rows.num_rows:
+            batch = self._next()
+            count = 0 if batch is None else min(batch.num_rows, rows.num_rows)
+            if batch is None or not _same(batch.slice(0, count), rows.slice(0, count)):
+                offset = rows.column("offset")[0].as_py()
+                raise Corrupt(
+                    f"{self._path} does not have what the log has, from about offset {offset} on",
+                    path=self._path,
+                )
+            self._batch, rows = batch.slice(count), rows.slice(count)
+
+    def check_end(self) -> None:
+        batch = self._next()
+        if batch is not None:
+            offset = batch.column("offset")[0].as_py()
+            raise Corrupt(
+                f"{self._path} has rows that the log does not have, from offset {offset} on",
+                path=self._path,
+            )
+
+
+def _same(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
+    return one.schema.equals(other.schema) and one.equals(other)

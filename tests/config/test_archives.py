@@ -1,0 +1,99 @@
+"""Archives in a configuration: what may be said, and that it happens by itself."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tailrace import ConfigError
+from tailrace.config.model import ArchiveConfig, Config, check
+
+WAIT = 30.0
+
+
+def write(folder: Path, archive: str) -> Path:
+    path = folder / "tailrace.yaml"
+    options = "type: stream, flush: async, segment_bytes: 2000, compression: none"
+    path.write_text(f"queues:\n  - name: events\n    {options.replace(', ', chr(10) + '    ')}\n")
+    with path.open("a") as file:
+        file.write(f"    archive: {archive}\n")
+    return path
+
+
+def test_what_is_said_and_what_is_not(tmp_path: Path) -> None:
+    path = write(tmp_path, "{to: lake, every: 5m, delete: true, format: delta}")
+    [found] = Config.load(path).archives
+    assert found == ArchiveConfig("events", str(tmp_path / "lake"), "delta", "", 300.0, True)
+    [found] = Config.load(write(tmp_path, "{to: /lake, partition_by: hour}")).archives
+    assert found == ArchiveConfig("events", "/lake", "parquet", "hour", 3600.0, False)
+    assert Config.load(write(tmp_path, "{to: ''}")).archives == []
+    assert Config.empty().archives == []
+
+
+@pytest.mark.parametrize(
+    ("archive", "key", "said"),
+    [
+        ("{to: lake, when: 1h}", "archive.when", "unknown key"),
+        ("{every: 1h}", "archive.to", "it is missing"),
+        ("{to: lake, every: soon}", "archive.every", "soon"),
+        ("{to: lake, format: csv}", "archive.format", "one of parquet, delta, iceberg"),
+        ("{to: lake, partition_by: week}", "archive.partition_by", "one of none, date, hour"),
+        ("{to: lake, delete: 3}", "archive.delete", "true or false"),
+        ("lake", "archive", "a mapping of to, format"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(
+    tmp_path: Path, archive: str, key: str, said: str
+) -> None:
+    path = write(tmp_path, archive)
+    [problem] = check(path)
+    assert (problem.line, problem.key) == (7, f"queues[0].{key}")
+    assert said in problem.message
+    with pytest.raises(ConfigError, match=r"tailrace\.yaml:7"):
+        Config.load(path)
+
+
+def test_whoever_has_the_store_open_archives(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
+    path = write(tmp_path, "{to: lake, every: 50ms, delete: true}")
+    with tailrace.open(tmp_path / "data", config=path) as store:
+        stream = store.stream("events")
+        for number in range(200):
+            stream.publish(b"value %d" % number)
+        stream.log.flush()
+        deadline = time.monotonic() + WAIT
+        while stream.log.start_offset < 100:
+            assert time.monotonic() < deadline, "nothing was archived"
+            time.sleep(0.05)
+        start = stream.log.start_offset
+    files = sorted((tmp_path / "lake").glob("*.parquet"))
+    assert files
+    assert int(files[-1].stem.partition("-")[2]) >= start
+
+
+def test_without_pyarrow_a_warning_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in [*sys.modules]:
+        if name.startswith(("pyarrow", "tailrace.spark")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = write(tmp_path, "{to: lake, every: 50ms}")
+    with caplog.at_level(logging.WARNING), tailrace.open(tmp_path / "data", config=path) as store:
+        store.stream("events").publish(b"x")
+    assert "queues are not archived, because pyarrow" in caplog.text
+    assert "pip install 'tailrace[arrow]'" in caplog.text
+    assert not (tmp_path / "lake").exists()
+
+
+def test_nobody_archives_without_upkeep(tmp_path: Path) -> None:
+    path = write(tmp_path, "{to: lake, every: 20ms}")
+    with tailrace.open(tmp_path / "data", config=path, upkeep=False) as store:
+        store.stream("events").publish(b"x")
+        time.sleep(0.2)
+    assert not (tmp_path / "lake").exists()

@@ -1,0 +1,178 @@
+"""Archives as tables of Delta Lake and Iceberg: each file once, with the right partition."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
+
+from tailrace import Store, Stream, TailraceError
+from tailrace.log.cuts import sealed_end
+from tailrace.log.fs import OsFileSystem
+from tailrace.spark.lake.manifest import Manifest
+from tailrace.spark.lake.tables import formats_in, open_table
+from tests.spark.lake.support import (
+    HOUR,
+    SMALL,
+    T0,
+    fill,
+    logged,
+    open_store,
+    pieces,
+    put,
+)
+
+__all__ = ["pieces"]
+
+pytestmark = [
+    pytest.mark.usefixtures("pieces"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyiceberg"),
+]
+KINDS = ["delta", "iceberg"]
+LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+PARTS = ["", "date", "hour"]
+
+
+@contextlib.contextmanager
+def stream_in(path: Path, count: int = 60) -> Iterator[tuple[Store, Stream]]:
+    with open_store(path / "data") as store:
+        stream = store.stream("my.events", **SMALL)
+        fill(stream, count, every_ms=HOUR // 4)
+        yield store, stream
+
+
+def iceberg_table(lake: Path) -> Any:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    uri = f"sqlite:///{lake}/_tailrace/iceberg.db"
+    catalog = SqlCatalog("tailrace", uri=uri)
+    try:
+        [name] = catalog.list_tables("tailrace")
+        return catalog.load_table(name)
+    finally:
+        catalog.close()
+
+
+def rows_of(lake: Path, kind: str) -> Any:
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        table = DeltaTable(str(lake)).to_pyarrow_table()
+    else:
+        table = iceberg_table(lake).scan().to_arrow()
+    return table.sort_by("offset")
+
+
+def columns(table: Any) -> dict[str, Any]:
+    names = ("offset", "timestamp", "key", "value", "topic", "expires_at", "headers")
+    return {name: table.column(name).to_pylist() for name in names}
+
+
+@pytest.mark.parametrize("by", PARTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_equals_the_log(tmp_path: Path, kind: str, by: str) -> None:
+    pytest.importorskip(LIBRARIES[kind], reason=f"tailrace[{kind}] is missing")
+    lake = tmp_path / "lake"
+    with stream_in(tmp_path) as (store, stream):
+        report = put(store, stream, lake, format=kind, partition_by=by)
+        assert report.table_files == report.files > 1
+        expected = logged(stream, 0, sealed_end(stream.log))
+        found = rows_of(lake, kind)
+        assert columns(found) == columns(expected)
+        if kind == "delta" and by:
+            for row in found.to_pylist():
+                assert row["date"] == row["timestamp"].date()
+                assert by == "date" or row["hour"] == row["timestamp"].hour
+        assert formats_in(str(lake)) == [kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_catches_up_with_the_manifest(tmp_path: Path, kind: str) -> None:
+    """Whatever was archived without it, or by one who was killed before the table was told."""
+    pytest.importorskip(LIBRARIES[kind], reason=f"tailrace[{kind}] is missing")
+    lake = tmp_path / "lake"
+    with stream_in(tmp_path) as (store, stream):
+        plain = put(store, stream, lake, until_ms=T0 + 5 * HOUR)
+        first = put(store, stream, lake, format=kind, until_ms=T0 + 5 * HOUR)
+        assert (first.files, first.table_files) == (0, plain.files)
+        assert put(store, stream, lake, format=kind, until_ms=T0).table_files == 0
+        more = put(store, stream, lake)  # as before
+        assert more.table_files == more.files > 0
+        fill(stream, 40, every_ms=HOUR // 4)
+        put(store, stream, lake, format="parquet")
+        assert put(store, stream, lake).table_files > 0
+        expected = logged(stream, 0, sealed_end(stream.log))
+        assert columns(rows_of(lake, kind)) == columns(expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_range_of_time_finds_its_rows(tmp_path: Path, kind: str) -> None:
+    """Statistics and partitions are right: what they rule out has no such rows."""
+    pytest.importorskip(LIBRARIES[kind], reason=f"tailrace[{kind}] is missing")
+    lake = tmp_path / "lake"
+    with stream_in(tmp_path) as (store, stream):
+        put(store, stream, lake, format=kind, partition_by="hour")
+        expected = logged(stream, 0, sealed_end(stream.log)).to_pylist()
+    since = datetime(2023, 11, 15, 3, tzinfo=UTC)
+    wanted = [row["offset"] for row in expected if row["timestamp"] >= since]
+    assert 0 < len(wanted) < len(expected)
+    if kind == "iceberg":
+        scan = iceberg_table(lake).scan(row_filter=f"timestamp >= '{since.isoformat()}'")
+        assert len(list(scan.plan_files())) < len(list(iceberg_table(lake).scan().plan_files()))
+        found = scan.to_arrow()
+    else:
+        from deltalake import DeltaTable
+
+        found = DeltaTable(str(lake)).to_pyarrow_table(filters=[("timestamp", ">=", since)])
+    assert sorted(found.column("offset").to_pylist()) == wanted
+
+
+def test_what_was_compacted_does_not_come_again(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake", reason="tailrace[delta] is missing")
+    from deltalake import DeltaTable
+
+    lake = tmp_path / "lake"
+    with stream_in(tmp_path) as (store, stream):
+        put(store, stream, lake, format="delta")
+        DeltaTable(str(lake)).optimize.compact()
+        assert len(DeltaTable(str(lake)).file_uris()) == 1
+        fill(stream, 40, every_ms=HOUR // 4)
+        put(store, stream, lake)
+        expected = logged(stream, 0, sealed_end(stream.log))
+        assert columns(rows_of(lake, "delta")) == columns(expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_library_that_is_missing_is_named(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [*sys.modules]:
+        if name.partition(".")[0] == LIBRARIES[kind]:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, LIBRARIES[kind], None)
+    with stream_in(tmp_path) as (store, stream):
+        with pytest.raises(TailraceError, match=rf"pip install 'tailrace\[{kind}\]'"):
+            put(store, stream, tmp_path / "lake", format=kind)
+        assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_more_steps_than_there_are_is_refused(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip(LIBRARIES[kind], reason=f"tailrace[{kind}] is missing")
+    lake = str(tmp_path / "lake")
+    with stream_in(tmp_path) as (store, stream):
+        put(store, stream, lake, format=kind)
+    manifest = Manifest.load(OsFileSystem(), lake)
+    shorter = Manifest(lake, manifest.origin, manifest.steps[:-1], 0, manifest.added[:-1])
+    table = open_table(kind, lake, manifest.origin)
+    assert table is not None
+    with pytest.raises(TailraceError, match="not the table of this archive"):
+        table.catch_up(shorter)
+    assert table.catch_up(manifest) == 0
