@@ -17,7 +17,7 @@ from tailrace.errors import TailraceError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["parse_conf", "sql"]
+__all__ = ["sql"]
 
 _SHOWN = 20
 _PARQUET = "parquet:"
