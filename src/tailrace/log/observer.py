@@ -67,7 +67,7 @@ class Observer:
         self._is_known = False
         self._lock = threading.RLock()
         self._board: Board | None = None
-        self._incarnation = 0
+        self._incarnation = self._fronts = 0
         self._watermark_file = WatermarkFile(fs, folder)
         self._footprint = Footprint(fs, folder)
         # All of this is as of this edition.
@@ -143,10 +143,11 @@ class Observer:
     def _look_around(self, edition: bytes | None, *, closely: bool = False) -> None:
         """Take in everything that changes rarely; `closely` lists the folder in any case."""
         incarnation = self._board.incarnation if self._board is not None else 0
-        if incarnation != self._incarnation:  # files of the same name may be others
-            closely = True
-            self._incarnation = incarnation
-            self.catalog.forget_all()
+        fronts = self.fronts
+        if (incarnation, fronts) != (self._incarnation, self._fronts):
+            closely = True  # files of the same name may be others
+            self._incarnation, self._fronts = incarnation, fronts
+            self.catalog.start_over()
             self._tail = None
             self._is_known = False  # it may promise more than it did
         if not self._is_known:
@@ -350,6 +351,12 @@ class Observer:
                 raise
             mark = self._own_mark()  # which is true, if not the latest
         return mark.durable if mark is not None else 0
+
+    @property
+    def fronts(self) -> int:
+        """How often segments were put in front of others: files may be others, if it differs."""
+        board = self._board
+        return board.fronts if board is not None else 0
 
     def refresh(self) -> None:
         """Let go of what was deleted."""

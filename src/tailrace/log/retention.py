@@ -8,13 +8,18 @@ therefore holds its segment, and those behind it, until that time.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from tailrace.kernel.layout import MAX_OFFSET
 from tailrace.log.extents import Extent, Extents
+from tailrace.log.fs import FileSystem
 from tailrace.log.options import Retention
-from tailrace.log.segments import Catalog, remove_segment
+from tailrace.log.segments import Catalog, list_segments, remove_segment
+from tailrace.log.sidefiles import StartOffset, side_path
 
-__all__ = ["VacuumReport", "count_expired", "delete_before"]
+__all__ = ["VacuumReport", "count_expired", "delete_before", "deleting"]
 
 
 class VacuumReport(NamedTuple):
@@ -75,12 +80,39 @@ def _count_records(catalog: Catalog, extents: Extents, end_offset: int) -> int:
 def delete_before(catalog: Catalog, doomed: dict[Extent, int], start_offset: int) -> VacuumReport:
     """Delete the segments that are `doomed` once the log starts at an offset, if it does: those
     that were just let go, and what others left who were killed while they did this. Somebody else
-    may be at it now. What is deleted is doomed no more."""
+    may be at it now. What is deleted is doomed no more.
+
+    It needs no turn, so others may go on meanwhile, and one of them may have put segments of the
+    same names in front of the log since (`prepending.py`). They do that with this lock, and what
+    is doomed counts only if it is still all below the start.
+    """
+    if not doomed:
+        return VacuumReport(0, 0, start_offset)
+    with deleting(catalog.fs, catalog.folder) as first:
+        return _delete(catalog, doomed, start_offset, first)
+
+
+@contextlib.contextmanager
+def deleting(fs: FileSystem, folder: str) -> Iterator[int]:
+    """Nobody else deletes segments, or puts some in front. Gives the base of the first one that is
+    not all below the start."""
+    lock = fs.lock(side_path(folder, "lock.deletion"))
+    try:
+        lock.acquire()
+        live = Extents(list_segments(fs, folder)).from_offset(StartOffset(fs, folder).load())
+        yield live[0].base if live else MAX_OFFSET
+    finally:
+        lock.close()
+
+
+def _delete(
+    catalog: Catalog, doomed: dict[Extent, int], start_offset: int, first: int
+) -> VacuumReport:
     fs, folder = catalog.fs, catalog.folder
     deleted: list[Extent] = []
     failure: OSError | None = None
     for extent in sorted(doomed.copy()):
-        if doomed.get(extent, 0) > start_offset:
+        if doomed.get(extent, 0) > start_offset or extent.base >= first:
             continue
         try:
             was_there = remove_segment(fs, folder, extent.base)
