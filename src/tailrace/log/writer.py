@@ -577,7 +577,7 @@ class Writer:
             extents, end_offset = self.tail.extents()
             if not extents[-1].size:
                 extents = extents[:-1]  # the active one; each of the others has records
-            start, now_ms = self._start_offset, self._manner.wall_ms()
+            start, now_ms = self._start_offset, self.wall_ms()
             limits = self._options.retention if given is None else given
             expired = count_expired(self.catalog, extents, end_offset, start, limits, now_ms, below)
             if expired:
