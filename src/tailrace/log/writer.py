@@ -52,7 +52,7 @@ class Writer:
     def __init__(self, fs: FileSystem, folder: str, options: LogOptions, manner: Manner) -> None:
         self._fs, self._folder, self._options, self._manner = fs, folder, options, manner
         self.lock = threading.Lock()
-        self._closed = False
+        self._closed, self.wall_ms = False, manner.wall_ms
         self._upkeep: Upkeep | None = None
         self._flush_lock = threading.Lock()  # of a log that is not flushed by itself
         self._seen: Written | None = None  # the state, when the keeper looked last
@@ -64,7 +64,6 @@ class Writer:
         except BaseException:
             self._resources.close()
             raise
-        self.wall_ms = manner.wall_ms
         if manner.upkeep:
             self._start_upkeep()
 
@@ -568,11 +567,12 @@ class Writer:
     def _list_anew(self, note: Note) -> None:
         """Segments were put in front, perhaps under the names of some that we knew."""
         self.catalog.start_over()
-        self._fronts = self.board.fronts
         self.tail.follow(note, self._sealed.list(note))
+        self._fronts = self.board.fronts
 
     def vacuum(self, given: Retention | None = None, below: int | None = None) -> VacuumReport:
         """Delete the segments that retention lets go, ours if none is given, below an offset."""
+        board = self.board
         with self.my_turn():
             extents, end_offset = self.tail.extents()
             if not extents[-1].size:
@@ -592,7 +592,8 @@ class Writer:
                 self._sealed.let_go(extents[:expired], self._start_offset)
                 self.tail.drop(expired)
                 self.bump_layout()
-        return delete_before(self.catalog, self._sealed.doomed, self._start_offset)
+        doomed, start = self._sealed.doomed, self._start_offset
+        return delete_before(self.catalog, doomed, start, lambda: board.fronts == self._fronts)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -16,6 +16,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from tailrace.errors import Corrupt
+from tailrace.kernel.layout import MAX_OFFSET
 from tailrace.log.fs import FileSystem
 from tailrace.queue.backup_files import checksum
 from tailrace.spark.lake.rows import SCHEMA
@@ -50,16 +51,20 @@ def check_file(
         )
 
 
-def read_file(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, some at a time: about as many as fit into some megabytes."""
+def read_file(
+    path: str, columns: Sequence[str], first: int = 0, last: int = MAX_OFFSET
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, some at a time: about as many as fit into some megabytes. Those that are
+    not in a range of offsets are left out where that costs nothing."""
     with contextlib.ExitStack() as stack:
         with _reading(path):
             file = stack.enter_context(pq.ParquetFile(path))
             rows = max(file.metadata.num_rows, 1)
-            groups = range(file.metadata.num_row_groups)
-            size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+            groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
+            size = sum(group.total_byte_size for group in groups)
             at_once = min(max(_AT_ONCE * rows // max(size, 1), 1), _MOST_ROWS)
-            batches = file.iter_batches(at_once, columns=list(columns))
+            chosen = [n for n, group in enumerate(groups) if _may_have(group, first, last)]
+            batches = file.iter_batches(at_once, row_groups=chosen, columns=list(columns))
         schema = pa.schema([SCHEMA.field(name) for name in columns])
         while True:
             with _reading(path):
@@ -69,6 +74,14 @@ def read_file(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
                 arrays = [batch.column(field.name).cast(field.type) for field in schema]
                 made = pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else batch
             yield made
+
+
+def _may_have(group: Any, first: int, last: int) -> bool:
+    """By the bounds of its offsets, which are the first column."""
+    bounds = group.column(0).statistics
+    if bounds is None or not bounds.has_min_max:
+        return True
+    return bool(bounds.min < last and bounds.max >= first)
 
 
 @contextlib.contextmanager
@@ -98,7 +111,8 @@ def in_order(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a step that are in a range of offsets, which is the first of the columns."""
     assert columns[0] == "offset"
-    sources = [read_file(os.path.join(folder, file.path), columns) for file in step.files]
+    paths = [os.path.join(folder, file.path) for file in step.files]
+    sources = [read_file(path, columns, first, last) for path in paths]
     waiting: dict[int, pa.RecordBatch] = {}
     while True:
         for number, source in enumerate(sources):
