@@ -7,6 +7,7 @@ detail is tested beside this.
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,12 @@ from tailrace.queue.delays import Delayed
 from tests.cli.conftest import Shell
 from tests.project import NEEDS_JAVA
 
+HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
+NEEDS = {
+    "sql": NEEDS_JAVA,
+    "restore": pytest.mark.skipif(not HAS_ARROW, reason="pyarrow is missing: tailrace[arrow]"),
+}
+
 
 class Case(NamedTuple):
     """A command line, and what it says."""
@@ -33,7 +40,8 @@ class Case(NamedTuple):
 
 # On a store that has the queue `q`, with five messages of which the group `w` has settled one, one
 # is a dead letter, and one was handed out; a stream `s`, for which a message is delayed, under the
-# id that is in the file `delay_id`; a log in `log`; and a backup of it all.
+# id that is in the file `delay_id`; a stream `old`, of which all is in the archive `archived`, and
+# nothing else; a log in `log`; and a backup of it all.
 RIGHT = {
     "backup": Case("backup copied", "copied"),
     "bench log": Case("bench log --seconds 0.05 --json", '"flush": "sync"'),
@@ -61,6 +69,7 @@ RIGHT = {
     "read": Case("read q --start 4 --json", '"e"'),
     "recover": Case("recover log", ""),
     "redrive": Case("redrive q", "1"),
+    "restore": Case("restore old --from archived", "old: 2 messages are back"),
     "restore-backup": Case("restore-backup kept --store elsewhere", "elsewhere"),
     "sql": Case("sql VALUES(40+2)", "42"),
     "stats": Case("stats q --json", '"dead": 1'),
@@ -95,6 +104,7 @@ WRONG = {
     "read": Case("read q --start soon", "soon"),
     "recover": Case("recover missing", "missing"),
     "redrive": Case("redrive missing", "missing"),
+    "restore": Case("restore old --from missing", "missing"),
     "restore-backup": Case("restore-backup kept --store data", "data"),
     "sql": Case("sql VALUES(1) --store missing", "missing"),
     "stats": Case("stats missing", "missing"),
@@ -119,6 +129,16 @@ def test_the_tables_have_every_command() -> None:
     assert sorted(RIGHT) == sorted(WRONG) == sorted(commands(main))
 
 
+def make_old(stream: tailrace.Stream, folder: Path) -> None:
+    from tests.spark.lake.making import make_archive
+
+    stream.publish_many([b"1", b"2"])
+    incarnation = stream.settings.incarnation
+    make_archive(folder, stream.log, [(0, 2)], queue="old", incarnation=incarnation)
+    stream.log.truncate_before(2)
+    stream.log.vacuum()
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("commands")
@@ -134,6 +154,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         delayed = stream.publish(b"later", delay="100d")
         assert isinstance(delayed, Delayed)
         (folder / "delay_id").write_text(delayed.delay_id)
+        if HAS_ARROW:
+            make_old(store.stream("old"), folder / "archived")
         store.backup(folder / "kept")
     with tailrace.Log(folder / "log") as log:
         log.append([b"1", b"2"]).wait()
@@ -164,7 +186,7 @@ def run(place: Shell, case: Case) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=NEEDS_JAVA) if n == "sql" else n for n in RIGHT]
+    "name", [pytest.param(n, marks=NEEDS[n]) if n in NEEDS else n for n in RIGHT]
 )
 def test_it_does_what_it_says(place: Shell, name: str) -> None:
     assert RIGHT[name].line.startswith(name)
