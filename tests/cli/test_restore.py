@@ -127,7 +127,7 @@ def test_a_work_queue_that_keeps_some(shell: Shell) -> None:
     assert offsets(shell) == list(range(100))
     done = shell("consume", "q", "--group", "g", "--max", "1", "--wait", "0", "--values")
     assert done.stdout == "50\n"
-    shell.ok("groups", "reset", "q", "g", "--to-earliest")
+    shell.ok("groups", "reset", "q", "g", "--to-earliest", "--execute")
     done = shell("consume", "q", "--group", "g", "--max", "1", "--wait", "0", "--values")
     assert done.stdout == "0\n"
 
