@@ -10,8 +10,9 @@ others go on with the log meanwhile. The rows are read in this process, some meg
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow.compute
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailrace.log.log import Log
-    from tailrace.spark.lake.manifest import Manifest
+    from tailrace.spark.lake.manifest import Manifest, Step
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
@@ -36,6 +37,7 @@ __all__ = ["Bounds", "RestoreReport", "Wanted", "choose", "restore"]
 _BATCH_BYTES: Final = 1 << 20  # so that who reads one record does not pay for many
 _COLUMNS: Final = ("offset", "value", "key", "timestamp", "headers")
 
+T = TypeVar("T")
 Progress = Callable[[int, int | None], object]
 
 
@@ -136,15 +138,10 @@ def restore(
     limit = min(bounds.joint.first, last) if bounds.joint.has_records else last
     steps = list(manifest.within(first, min(last, limit)))
     total = sum(step.size for step in steps)
-    done = 0
     with Front(log, f"restore-{secrets.token_hex(8)}") as front:
         try:
-            for step in steps:
-                for file in step.files:
-                    check_file(log._fs, manifest.folder, file)
-                for rows in in_order(manifest.folder, step, first, limit, _COLUMNS):
-                    _stage(log, front, rows)
-                done += step.size
+            for rows, done in _ahead(_rows(log, manifest, steps, first, limit)):
+                _stage(log, front, rows)
                 if progress is not None:
                     progress(done, total)
             staged = front.finish()
@@ -163,6 +160,30 @@ def restore(
         staged.size,
         len(staged.seals),
     )
+
+
+def _rows(
+    log: Log, manifest: Manifest, steps: Sequence[Step], first: int, last: int
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The rows of a range, and how many bytes of files are read by then."""
+    done = 0
+    for step in steps:
+        for file in step.files:
+            check_file(log._fs, manifest.folder, file)
+        read = 0
+        for rows in in_order(manifest.folder, step, first, last, _COLUMNS):
+            read += rows.num_rows
+            yield rows, done + step.size * read // max(step.rows, 1)
+        done += step.size
+
+
+def _ahead(source: Iterator[T]) -> Iterator[T]:
+    """The next is made in a thread while one is used: who decodes needs no lock of Python's."""
+    with ThreadPoolExecutor(1, "tailrace-restore") as pool:
+        coming = pool.submit(next, source, None)
+        while (found := coming.result()) is not None:
+            coming = pool.submit(next, source, None)
+            yield found
 
 
 def _stage(log: Log, front: Front, rows: pa.RecordBatch) -> None:
