@@ -599,3 +599,28 @@ def test_it_is_refused_by_a_log_that_cannot_be_written(tmp_path: Path) -> None:
         fill(log, 2)
     with Log(folder, read_only=True) as log, pytest.raises(NotWritten, match="read-only"):
         joint_of(log)
+
+
+def test_what_cannot_be_taken_back_stops_the_log(tmp_path: Path) -> None:
+    """Its start is where nothing is, and cannot be changed: records would be below it."""
+    folder = str(tmp_path / "log")
+    with Log(folder, **options("sync")) as log, Front(log, "t") as front:
+        staged = stage(front, 0, 10)
+        writer = log._writing()
+        store = writer._start_file.store
+
+        def fails(offset: int) -> None:
+            if offset:
+                store(offset)
+            raise OSError(errno.EIO, "no")
+
+        writer._start_file.store = fails  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            prepend(log, front, staged, 0, 10)
+        with pytest.raises((NotWritten, OutcomeUnknown)):
+            log.append([b"x"])
+    with Log(folder, **options("sync")) as log:
+        assert found(log) == []
+        assert log.append([b"x"]).wait().offset == 10
+        put(log, 0, 10)
+        assert [offset for offset, _ in found(log)] == list(range(11))

@@ -84,6 +84,7 @@ def restore(
                 f"{queue} --update --max-age 30d, say), restore into a queue without groups, or "
                 "say --force"
             )
+        opened.disk.check()
         with progress_bar("restore") as progress:
             report = restoring.restore(log, manifest, bounds, progress)
         going = _going(opened, found)

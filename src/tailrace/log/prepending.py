@@ -241,14 +241,18 @@ class _Prepender:
             )
 
     def _skip_to(self, offset: int, start: int) -> None:
-        """Have a log without records begin, and go on, at a higher offset."""
+        """Have a log without records begin, and go on, at a higher offset. If neither that nor the
+        way back can be done, nothing is written before the log was opened anew: it would be below
+        the start."""
         writer = self._writer
-        writer._raise_start(offset)
         try:
+            writer._raise_start(offset)
             writer.tail.skip_to(offset)
         except BaseException:
-            with contextlib.suppress(OutcomeUnknown):
+            try:
                 writer._store_start(start)
+            except OutcomeUnknown as error:
+                writer.committer.poison(OSError(str(error)))
             raise
 
     def _mark(self) -> None:
