@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def test_segments_that_were_put_in_front_meanwhile(
                 queue.log.vacuum()
                 done.append(joint_of(queue.log).first)
                 with Front(queue.log, "t") as front:
+                    front._options = replace(front._options, segment_bytes=10_000)
                     for first in range(0, done[0], 2):
                         part = records[first : min(first + 2, done[0])]
                         front.add(encode(part, 0, 0), first)
