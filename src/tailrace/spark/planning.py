@@ -23,7 +23,7 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Decoder, Projection, Rows
 from tailrace.spark.kept import kept_log
 
-__all__ = ["Place", "Range", "Split", "behind", "cut", "lost", "pack", "read"]
+__all__ = ["Place", "Range", "Split", "behind", "cut", "lost", "pack", "read", "unseen"]
 
 
 class Range(NamedTuple):
@@ -137,11 +137,7 @@ def read(
         decoder = Decoder(part.queue, projection, rows)
         with place.log(part.queue, part.incarnation) as log:
             if log is None:
-                folder = place.folder(part.queue)
-                raise ConfigError(
-                    f"path: {folder} cannot be seen on {socket.gethostname()}: driver and executors"
-                    " have to see the store under the same path"
-                )
+                raise unseen(place, part)
             position = part.first
             while position < part.last:
                 try:
@@ -160,6 +156,14 @@ def behind(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bo
     if fail_on_loss or error.low <= position:
         raise lost(error, "retention has deleted") from error
     return error.low
+
+
+def unseen(place: Place, part: Range) -> ConfigError:
+    folder = place.folder(part.queue)
+    return ConfigError(
+        f"path: {folder} cannot be seen on {socket.gethostname()}: driver and executors have to "
+        "see the store under the same path"
+    )
 
 
 def lost(error: TailraceError, why: str) -> TailraceError:

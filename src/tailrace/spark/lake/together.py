@@ -23,7 +23,7 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import OURS, Decoder, Projection, Rows, time_of
 from tailrace.spark.lake.manifest import Manifest
 from tailrace.spark.lake.reading import first_at, read_file, within
-from tailrace.spark.planning import Place, Range, behind, cut, lost
+from tailrace.spark.planning import Place, Range, behind, cut, lost, unseen
 
 if TYPE_CHECKING:
     from tailrace.log.log import Log
@@ -118,11 +118,23 @@ class Whole:
                 "retention has deleted",
             )
         if self._log is not None and live < last:
-            start = self._log.start_offset  # it may have moved on: the task looks into the archive
-            if live < start:
+            start, parts = self._cut(self._log, live, last, split_bytes)
+            if live < start:  # it has moved on: the task looks into the archive
                 yield self._range(live, min(start, last), 0)
-            for part in cut(self._log, self._queue, max(live, start), last, split_bytes):
+            for part in parts:
                 yield part._replace(archive=self._manifest.folder)
+
+    def _cut(self, log: Log, first: int, last: int, split_bytes: int) -> tuple[int, list[Range]]:
+        """What the log has of a range now, and where that begins."""
+        while True:
+            start = max(log.start_offset, first)
+            try:
+                if start >= last:
+                    return start, []
+                return start, list(cut(log, self._queue, start, last, split_bytes))
+            except (OffsetOutOfRange, FileNotFoundError):  # deleted just now
+                if log.start_offset <= start:
+                    raise
 
     def _of_archive(self, first: int, last: int, split_bytes: int) -> Iterator[Range]:
         rows = self._options.rows
@@ -159,7 +171,9 @@ def read(
     decoder.track()
     position = part.first
     with place.log(part.queue, part.incarnation) as log:
-        while position < part.last and log is not None:
+        if log is None:
+            raise unseen(place, part)
+        while position < part.last:
             try:
                 decoder.position = position
                 yield from decoder.read(log, position, part.last)
