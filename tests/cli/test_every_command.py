@@ -7,6 +7,7 @@ detail is tested beside this.
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,13 @@ from tailrace.queue.delays import Delayed
 from tests.cli.conftest import Shell
 from tests.project import NEEDS_JAVA
 
+HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
+NEEDS_ARROW = pytest.mark.skipif(not HAS_ARROW, reason="pyarrow is missing: tailrace[arrow]")
+NEEDS = {
+    **dict.fromkeys(("pipeline check", "pipeline run", "sql"), NEEDS_JAVA),
+    **dict.fromkeys(("archive", "restore"), NEEDS_ARROW),
+}
+
 
 class Case(NamedTuple):
     """A command line, and what it says."""
@@ -33,7 +41,8 @@ class Case(NamedTuple):
 
 # On a store that has the queue `q`, with five messages of which the group `w` has settled one, one
 # is a dead letter, and one was handed out; a stream `s`, for which a message is delayed, under the
-# id that is in the file `delay_id`; a log in `log`; and a backup of it all.
+# id that is in the file `delay_id`; a stream `old`, of which all is in the archive `archived`, and
+# nothing else; a log in `log`; and a backup of it all.
 RIGHT = {
     "archive": Case("archive q --to lake", "5 messages not archived yet"),
     "backup": Case("backup copied", "copied"),
@@ -66,6 +75,7 @@ RIGHT = {
     "read": Case("read q --start 4 --json", '"e"'),
     "recover": Case("recover log", ""),
     "redrive": Case("redrive q", "1"),
+    "restore": Case("restore old --from archived", "old: 2 messages are back"),
     "restore-backup": Case("restore-backup kept --store elsewhere", "elsewhere"),
     "spark reindex": Case("spark reindex", "the indexes are right"),
     "spark stats": Case("spark stats q", "q: 5 messages, 5 B"),
@@ -80,7 +90,6 @@ CONFIG = """\
 storage: {segment_bytes: 1MiB}
 pipelines: [{name: copy, from: s, sql: SELECT value FROM s, to: copied}]
 """
-WITH_SPARK = ("pipeline check", "pipeline run", "sql")
 
 WRONG = {
     "archive": Case("archive missing --to lake", "missing"),
@@ -114,6 +123,7 @@ WRONG = {
     "read": Case("read q --start soon", "soon"),
     "recover": Case("recover missing", "missing"),
     "redrive": Case("redrive missing", "missing"),
+    "restore": Case("restore old --from missing", "missing"),
     "restore-backup": Case("restore-backup kept --store data", "data"),
     "spark reindex": Case("spark reindex missing", "missing"),
     "spark stats": Case("spark stats missing", "missing"),
@@ -141,6 +151,16 @@ def test_the_tables_have_every_command() -> None:
     assert sorted(RIGHT) == sorted(WRONG) == sorted(commands(main))
 
 
+def make_old(stream: tailrace.Stream, folder: Path) -> None:
+    from tests.spark.lake.making import make_archive
+
+    stream.publish_many([b"1", b"2"])
+    incarnation = stream.settings.incarnation
+    make_archive(folder, stream.log, [(0, 2)], queue="old", incarnation=incarnation)
+    stream.log.truncate_before(2)
+    stream.log.vacuum()
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("commands")
@@ -156,6 +176,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         delayed = stream.publish(b"later", delay="100d")
         assert isinstance(delayed, Delayed)
         (folder / "delay_id").write_text(delayed.delay_id)
+        if HAS_ARROW:
+            make_old(store.stream("old"), folder / "archived")
         store.backup(folder / "kept")
     with tailrace.Log(folder / "log") as log:
         log.append([b"1", b"2"]).wait()
@@ -186,7 +208,7 @@ def run(place: Shell, case: Case) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=NEEDS_JAVA) if n in WITH_SPARK else n for n in RIGHT]
+    "name", [pytest.param(n, marks=NEEDS[n]) if n in NEEDS else n for n in RIGHT]
 )
 def test_it_does_what_it_says(place: Shell, name: str) -> None:
     assert RIGHT[name].line.startswith(name)

@@ -19,6 +19,7 @@ import pytest
 import tailrace
 from tests.cli.conftest import Shell
 from tests.project import NEEDS_JAVA
+from tests.spark.lake.making import make_archive
 
 T0 = 1_700_000_000_000
 
@@ -53,6 +54,13 @@ LINES = {
     "again": ["SELECT 1", "--output", "parquet:new"],
     "failed": ["SELECT 1 / (offset - 1) FROM orders", "--output", "parquet:failed"],
     "count": ["SELECT count(*) AS n FROM ORDERS", "--json"],
+    "archived": [
+        "SELECT count(*) AS n, min(offset) AS first FROM old",
+        *("--json", "--include-archive", "--archive", "old=../sql-archived"),
+    ],
+    "no archive": ["SELECT 1", "--include-archive"],
+    "another archive": ["SELECT 1", "--archive", "none=x"],
+    "no pair": ["SELECT 1", "--archive", "archived"],
     "join": [
         (
             "WITH big AS (SELECT * FROM orders WHERE offset > 0)\n"
@@ -101,6 +109,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.stream("unused")
         for name in ("Twin", "twin"):
             store.stream(name).publish(name.encode())
+        old = store.stream("old")
+        old.publish_many([b"1", b"2", b"3"])
+        kept = folder.parent / "sql-archived"
+        incarnation = old.settings.incarnation
+        make_archive(kept, old.log, [(0, 2)], queue="old", incarnation=incarnation)
+        old.log.truncate_before(2)
         store.stream("damaged").publish_many([b"x" * 1000] * 10)
     [segment] = (folder / "data/queue/queues/damaged/segments").glob("*.seg")
     data = bytearray(segment.read_bytes())
@@ -145,6 +159,14 @@ def refused(done: Done) -> str:
 
 
 pytestmark = NEEDS_JAVA
+
+
+def test_what_was_archived(ran: dict[str, Done]) -> None:
+    assert rows(ran["archived"]) == [{"n": 3, "first": 0}]
+    assert "name its folder: --archive" in ran["no archive"].err
+    assert "there is no queue 'none'" in ran["another archive"].err
+    assert "'archived' is not QUEUE=DIR" in ran["no pair"].err
+    assert [ran[name].code for name in ("no archive", "another archive", "no pair")] == [2, 2, 2]
 
 
 def test_tables(ran: dict[str, Done]) -> None:

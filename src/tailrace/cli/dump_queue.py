@@ -45,6 +45,7 @@ _MARKS: Final = {
     "reserve": "zeros, which are given up when the disk is full",
 }
 _OF_LOG: Final = {
+    "lock.deletion": "a lock; whoever has it deletes segments, or puts some in front",
     "lock": "a lock; whoever has it writes to the log",
     "lock.flush": "a lock; whoever has it makes durable what was written",
     "lock.next": _MARKS["lock.next"],

@@ -18,6 +18,7 @@ _MEANINGS = {
     "next": "the next turn",
     "flush": "the turn to flush",
     "upkeep": "to delete and flush in the background",
+    "deletion": "to delete segments, or put some in front",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +32,34 @@ def _parse_output(_: click.Context, __: click.Parameter, text: str | None) -> st
     raise click.BadParameter(f"{text!r} is not table, csv, json or {_PARQUET}PATH")
 
 
+def _parse_archives(
+    _: click.Context, __: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        queue, equals, folder = pair.partition("=")
+        if not (queue and equals and folder):
+            raise click.BadParameter(f"{pair!r} is not QUEUE=DIR")
+        found[queue] = folder
+    return found
+
+
+def _find_archives(path: str, queues: Collection[str], given: dict[str, str]) -> dict[str, str]:
+    """Of the queues that have one."""
+    from tailrace.spark.lake.together import archive_of
+    from tailrace.spark.planning import Place
+
+    for queue in given:
+        if queue not in queues:
+            raise TailraceError(f"--archive: there is no queue {queue!r} in {path}")
+    place = Place(path)
+    found = {queue: archive_of(place, queue, given) for queue in queues}
+    known = {queue: folder for queue, folder in found.items() if folder is not None}
+    if not known:
+        raise TailraceError("no queue knows of an archive; name its folder: --archive QUEUE=DIR")
+    return known
+
+
 @click.command()
 @click.argument("statement", metavar="STATEMENT")
 @click.option(
@@ -46,6 +75,19 @@ def _parse_output(_: click.Context, __: click.Parameter, text: str | None) -> st
     help=f"Write N rows at most.  [default: {_SHOWN} of a table, else all]",
 )
 @spark_options
+@click.option(
+    "--include-archive",
+    is_flag=True,
+    help="Also what was archived, and is deleted in the queue.",
+)
+@click.option(
+    "--archive",
+    "archives",
+    multiple=True,
+    callback=_parse_archives,
+    metavar="QUEUE=DIR",
+    help="Where the archive of a queue is, if it does not know; implies --include-archive.",
+)
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
 def sql(
@@ -54,6 +96,8 @@ def sql(
     limit: int | None,
     master: str | None,
     conf: dict[str, str],
+    include_archive: bool,
+    archives: dict[str, str],
     store: StorePlace,
     as_json: bool,
 ) -> None:
@@ -70,6 +114,7 @@ def sql(
       tailrace sql "SELECT offset, string(value) FROM orders ORDER BY offset DESC" --limit 5
       tailrace sql 'SELECT * FROM `$dlq/orders`' --json | jq .value
       tailrace sql "SELECT * FROM events" --output parquet:events-of-may
+      tailrace sql "SELECT count(*) FROM orders" --archive orders=archive/orders
     """
     if as_json and output not in (None, "json"):
         raise click.UsageError("--json and --output exclude each other")
@@ -84,12 +129,14 @@ def sql(
     from tailrace.spark.session import local_session
     from tailrace.spark.statements import describe, query, quietly
 
+    if include_archive or archives:
+        archives = _find_archives(path, queues, archives)
     with quietly(), Insisting():
         try:
             before = signal.getsignal(signal.SIGINT)
             spark = local_session(master, conf)
             signal.signal(signal.SIGINT, before)  # Spark's asks the JVM, in the middle of an answer
-            _write(query(spark, path, queues, statement), wanted, folder, limit)
+            _write(query(spark, path, queues, statement, archives), wanted, folder, limit)
         except errors as error:
             raise TailraceError(describe(error)) from error
         except KeyboardInterrupt:

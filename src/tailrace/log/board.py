@@ -16,6 +16,7 @@ waits. Nothing on it has to survive: the first process to open a log writes it a
     56  8  flusher: a number of whoever flushed last
     64 48  a note, and at 128 the other: segment, size, next offset, start offset, layout, check
     192 8  cursor: of a group's board, which has no notes: about how far the group has come
+    200 8  fronts: rises whenever segments are put in front of the others
 
 The turn to write (`turn.py`) guards it. Those who read without the turn may see a note that is
 being changed; the check tells.
@@ -45,6 +46,7 @@ POISONED: Final = 5
 
 _NUMBER = struct.Struct("=Q")
 _INCARNATION, _LAYOUT, _BOOT_ID, _KEEPER, _FLUSHER, _CURSOR = 8, 16, 24, 48, 56, 192
+_FRONTS = 200
 _EDITION = 40  # bytes: what tells of the set of segments
 _NOTE = struct.Struct("=QQQQQQ")
 
@@ -142,6 +144,14 @@ class Board:
 
     def bump_layout(self) -> None:
         self._store(_LAYOUT, self.layout + 1)
+
+    @property
+    def fronts(self) -> int:
+        """Files of segments that were deleted may be there again, and be others, if it differs."""
+        return self._load(_FRONTS)
+
+    def bump_fronts(self) -> None:
+        self._store(_FRONTS, self.fronts + 1)
 
     @property
     def keeper(self) -> int:

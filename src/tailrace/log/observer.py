@@ -63,11 +63,13 @@ class Observer:
         self.flush_mode = FlushMode.ASYNC  # until it is known whose log it is
         self.catalog = catalog
         self.gaps = Gaps(fs, folder)
-        self.reader = Reader(self.catalog, self.gaps, MAX_OFFSET, lambda: self.start_offset)
+        self.reader = Reader(
+            self.catalog, self.gaps, MAX_OFFSET, lambda: self.start_offset, lambda: self.fronts
+        )
         self._is_known = False
         self._lock = threading.RLock()
         self._board: Board | None = None
-        self._incarnation = 0
+        self._incarnation = self._fronts = 0
         self._watermark_file = WatermarkFile(fs, folder)
         self._footprint = Footprint(fs, folder)
         # All of this is as of this edition.
@@ -141,12 +143,26 @@ class Observer:
             return None
 
     def _look_around(self, edition: bytes | None, *, closely: bool = False) -> None:
-        """Take in everything that changes rarely; `closely` lists the folder in any case."""
+        """Take in everything that changes rarely; `closely` lists the folder in any case.
+
+        Where the log starts and which segments there are is seen in two looks. Whoever deletes
+        raises the start first, so the higher of the starts before and after the listing fits it;
+        and whoever puts segments in front lowers it last. That both have happened in between, the
+        board tells, and then it is done again.
+        """
+        for _attempt in range(_ATTEMPTS):
+            fronts = self.fronts
+            self._look_once(edition, closely)
+            if self.fronts == fronts:
+                break
+
+    def _look_once(self, edition: bytes | None, closely: bool) -> None:
         incarnation = self._board.incarnation if self._board is not None else 0
-        if incarnation != self._incarnation:  # files of the same name may be others
-            closely = True
-            self._incarnation = incarnation
-            self.catalog.forget_all()
+        fronts = self.fronts
+        if (incarnation, fronts) != (self._incarnation, self._fronts):
+            closely = True  # files of the same name may be others
+            self._incarnation, self._fronts = incarnation, fronts
+            self.catalog.start_over()
             self._tail = None
             self._is_known = False  # it may promise more than it did
         if not self._is_known:
@@ -157,12 +173,14 @@ class Observer:
         mark = self.watermark()
         note = self._board.peek() if edition is not None and self._board is not None else None
         self._adoption = Adoption.load(self.fs, self.folder)
-        start = self._start = self._load_start()
+        start = self._load_start()
+        closely = closely or start < self._start
         known, extents = self._extents, None
         if note is not None and self._edition is not None and not closely:
             extents = self._go_on(note)
         if extents is None:
             extents = self._list(note)
+        start = self._start = max(start, self._load_start())
         self._extents = extents = extents.from_offset(start)  # the others are about to be deleted
         self.catalog.active = extents[-1].base if extents else None
         if known:
@@ -231,7 +249,7 @@ class Observer:
         visible = extents[: min(index, _count_with_records(extents))]
         if is_there:
             visible = visible.ending_with(Extent(bound.segment, bound.position))
-        return View(visible, start, max(bound.durable, start)), is_there
+        return View(visible, start, max(bound.durable, start), self._fronts), is_there
 
     def _bound(self, mark: Watermark | None) -> Watermark | Poison | Adoption | None:
         """The last good flush, if nothing behind it may be seen."""
@@ -264,7 +282,7 @@ class Observer:
             end = max(end, facts.next_offset)
         if self._mark is not None:
             end = max(end, self._mark.durable)  # if that much is not there, readers are to be told
-        return View(with_records, start, max(start, end))
+        return View(with_records, start, max(start, end), self._fronts)
 
     def _size_now(self, extent: Extent) -> int:
         with self.catalog.files.use(segment_path(self.folder, extent.base)) as file:
@@ -350,6 +368,12 @@ class Observer:
                 raise
             mark = self._own_mark()  # which is true, if not the latest
         return mark.durable if mark is not None else 0
+
+    @property
+    def fronts(self) -> int:
+        """How often segments were put in front of others: files may be others, if it differs."""
+        board = self._board
+        return board.fronts if board is not None else 0
 
     def refresh(self) -> None:
         """Let go of what was deleted."""

@@ -15,13 +15,14 @@ from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.recovery import Diagnosis
 from tailrace.log.scan import Facts
 from tailrace.log.segments import segment_path
-from tailrace.log.sidefiles import Identity, Watermark, side_path
+from tailrace.log.sidefiles import Identity, StartOffset, Watermark, side_path
 
 __all__ = [
     "FlushModes",
     "can_go_on",
     "first_watermark",
     "make_durable",
+    "store_start",
     "sync_segments",
     "sync_side_files",
 ]
@@ -108,6 +109,20 @@ def _sync_if_there(fs: FileSystem, path: str) -> None:
         file.sync()
     finally:
         file.close()
+
+
+def store_start(file: StartOffset, folder: str, offset: int) -> None:
+    """Have a log start elsewhere, durably. Not only the first writer does."""
+    try:
+        try:
+            file.store(offset)
+        except OSError:  # readers may see it already, so it had better hold: write it again
+            file.store(offset)
+    except OSError as error:
+        raise OutcomeUnknown(
+            f"{folder}: storing the start offset failed ({error}); it may show after a restart. "
+            "Try again"
+        ) from error
 
 
 def first_watermark(

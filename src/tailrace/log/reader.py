@@ -29,15 +29,18 @@ _LARGEST_KEPT = 1 << 20
 
 
 class View(NamedTuple):
-    """`start <= offset < end` is there to read, in these segments as far as they may be read."""
+    """`start <= offset < end` is there to read, in these segments as far as they may be read.
+    `fronts`: how often any were put in front then."""
 
     extents: Extents
     start: int
     end: int
+    fronts: int = 0
 
 
 class Reader:
-    """Reads what views allow. `current_start` tells the log start offset as of now."""
+    """Reads what views allow. `current_start` tells the log start offset as of now, and
+    `current_fronts` whether a view's files may be others by now."""
 
     def __init__(
         self,
@@ -45,11 +48,13 @@ class Reader:
         gaps: Gaps,
         sparse_below: int,
         current_start: Callable[[], int],
+        current_fronts: Callable[[], int] = lambda: 0,
     ) -> None:
         self._catalog = catalog
         self._gaps = gaps
         self.sparse_below = sparse_below
         self._current_start = current_start
+        self._current_fronts = current_fronts
         self._known_peaks: tuple[Extents, list[int]] = (Extents(), [])
         # What a look for a time has found last, with its segment: the next read is likely of it.
         self._found: tuple[int, Region] | None = None
@@ -73,21 +78,21 @@ class Reader:
             if not extent.size:
                 continue
             if extent.base > first:
-                self._check_hole(first, extent.base)
+                self._check_hole(view, first, extent.base)
                 first = extent.base
             limit = extents[i + 1].base if i + 1 < len(extents) else None
             for region in self._segment_regions(view, extent, limit, first, last, largest):
                 base_offset = region.base_offset
                 if base_offset > first:
-                    self._check_hole(first, min(base_offset, last))
+                    self._check_hole(view, first, min(base_offset, last))
                 if base_offset >= last:
                     return
                 yield region
                 first = max(first, region.next_offset)
         if first < last:
-            self._check_hole(first, last)
+            self._check_hole(view, first, last)
 
-    def _check_hole(self, first: int, next_offset: int) -> None:
+    def _check_hole(self, view: View, first: int, next_offset: int) -> None:
         """Offsets without a record are fine where they are recorded (and, if lost, acknowledged),
         or where somebody else wrote."""
         hole = self._gaps.uncovered(first, next_offset, acknowledged_only=True)
@@ -98,6 +103,7 @@ class Reader:
                 first = min(upto, self.sparse_below)
                 hole = self._gaps.uncovered(first, next_offset, acknowledged_only=True)
                 continue
+            self._check_same(view, first)
             raise Corrupt(
                 f"{self._catalog.folder}: offsets {first} to {upto - 1} are lost "
                 f"({reason or 'records or a segment are missing'}). Go on reading at {upto}; "
@@ -146,22 +152,16 @@ class Reader:
                             damage = Damage(
                                 chunks.position, extent.size, expected, limit or view.end
                             )
-                            self._refuse(path, damage, first, last)
+                            self._refuse(view, path, damage, first, last)
                             return
                         damage = Damage(
                             chunks.position, found.position, expected, found.base_offset
                         )
-                        self._refuse(path, damage, first, last)
+                        self._refuse(view, path, damage, first, last)
                         expected = found.base_offset
                         chunks = Chunks(file, found.position, extent.size, largest=largest)
         except FileNotFoundError:
-            start = self._current_start()
-            raise OffsetOutOfRange(
-                f"{self._catalog.folder}: offset {first} was deleted; the log starts at {start}",
-                offset=first,
-                low=start,
-                high=view.end,
-            ) from None
+            raise self._deleted(view, first) from None
 
     def _kept(self, file: File, extent: Extent, position: int, base_offset: int) -> Region | None:
         """What was found last, if it is the batches at `position`. The header tells, by its
@@ -176,13 +176,28 @@ class Reader:
         is_same = file.pread(HEADER_SIZE, position) == region.data[:HEADER_SIZE]
         return region if is_same else None
 
-    def _refuse(self, path: str, damage: Damage, first: int, last: int) -> None:
+    def _check_same(self, view: View, first: int) -> None:
+        """Segments that were deleted since may have come back, cut elsewhere: that is no damage."""
+        if view.fronts != self._current_fronts():
+            raise self._deleted(view, first)
+
+    def _deleted(self, view: View, first: int) -> OffsetOutOfRange:
+        start = self._current_start()
+        return OffsetOutOfRange(
+            f"{self._catalog.folder}: offset {first} was deleted; the log starts at {start}",
+            offset=first,
+            low=start,
+            high=view.end,
+        )
+
+    def _refuse(self, view: View, path: str, damage: Damage, first: int, last: int) -> None:
         """Raise, unless the missing range was not asked for, or was acknowledged."""
         after = damage.next_offset
         if after <= first or damage.first_offset >= last:
             return
         if self._gaps.uncovered(damage.first_offset, after, acknowledged_only=True) is None:
             return
+        self._check_same(view, first)
         raise Corrupt(
             f"{path}: bytes {damage.position} to {damage.end - 1} are damaged; offsets "
             f"{damage.first_offset} to {after - 1} cannot be read. Go on reading at {after}; "

@@ -8,13 +8,17 @@ therefore holds its segment, and those behind it, until that time.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tailrace.log.extents import Extent, Extents
+from tailrace.log.fs import FileSystem
 from tailrace.log.options import Retention
 from tailrace.log.segments import Catalog, remove_segment
+from tailrace.log.sidefiles import side_path
 
-__all__ = ["VacuumReport", "count_expired", "delete_before"]
+__all__ = ["VacuumReport", "count_expired", "delete_before", "deleting"]
 
 
 class VacuumReport(NamedTuple):
@@ -72,15 +76,42 @@ def _count_records(catalog: Catalog, extents: Extents, end_offset: int) -> int:
     return sum(catalog.records(*pair) for pair in zip(extents, bounds, strict=True))
 
 
-def delete_before(catalog: Catalog, doomed: dict[Extent, int], start_offset: int) -> VacuumReport:
+def delete_before(
+    catalog: Catalog, doomed: dict[Extent, int], start_offset: int, is_same: Callable[[], bool]
+) -> VacuumReport:
     """Delete the segments that are `doomed` once the log starts at an offset, if it does: those
     that were just let go, and what others left who were killed while they did this. Somebody else
-    may be at it now. What is deleted is doomed no more."""
+    may be at it now. What is deleted is doomed no more.
+
+    It needs no turn, so others may go on meanwhile, and one of them may have put segments of the
+    same names in front of the log since (`prepending.py`). That takes this lock, and `is_same`
+    tells: then nothing is deleted before the next turn has shown what is doomed still.
+    """
+    if not doomed:
+        return VacuumReport(0, 0, start_offset)
+    with deleting(catalog.fs, catalog.folder):
+        if not is_same():
+            return VacuumReport(0, 0, start_offset)
+        return _delete(catalog, doomed, start_offset)
+
+
+@contextlib.contextmanager
+def deleting(fs: FileSystem, folder: str) -> Iterator[None]:
+    """Nobody else deletes segments, or puts some in front."""
+    lock = fs.lock(side_path(folder, "lock.deletion"))
+    try:
+        lock.acquire()
+        yield
+    finally:
+        lock.close()
+
+
+def _delete(catalog: Catalog, doomed: dict[Extent, int], start_offset: int) -> VacuumReport:
     fs, folder = catalog.fs, catalog.folder
     deleted: list[Extent] = []
     failure: OSError | None = None
     for extent in sorted(doomed.copy()):
-        if doomed.get(extent, 0) > start_offset:
+        if doomed.get(extent, start_offset + 1) > start_offset:
             continue
         try:
             was_there = remove_segment(fs, folder, extent.base)

@@ -41,6 +41,9 @@ class Sealed:
     def _without_deleted(self, sealed: Extents, note: Note) -> Extents:
         start = note.start_offset
         kept = sealed.from_offset(start) if start < note.segment else Extents()
+        first = kept[0].base if kept else note.segment
+        for extent in [each for each in self.doomed if each.base >= first]:
+            self.doomed.pop(extent, None)  # another file of that name was put there
         self.let_go(sealed[: len(sealed) - len(kept)], start)
         return kept
 

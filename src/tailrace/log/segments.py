@@ -76,6 +76,23 @@ def base_in(name: str) -> int | None:
     return int(digits) if is_ours else None
 
 
+def seal_of(facts: Facts) -> Seal:
+    """What is true of a segment, and of the index files that belong to it."""
+    idx, tix = facts.offsets.to_bytes(), facts.times.to_bytes()
+    return Seal(
+        base=facts.base,
+        size=facts.size,
+        next_offset=facts.next_offset,
+        records=facts.records,
+        first_timestamp=facts.first_timestamp,
+        max_timestamp=facts.max_timestamp,
+        idx_size=len(idx),
+        idx_crc=crc32c(idx),
+        tix_size=len(tix),
+        tix_crc=crc32c(tix),
+    )
+
+
 class OpenFiles:
     """Files open for reading, at most `capacity` beyond those in use right now."""
 
@@ -222,6 +239,11 @@ class Catalog:
             self._facts.clear()
         self.files.forget_all()
 
+    def start_over(self) -> None:
+        """The same, and what was noted of those that were deleted may be of others, too."""
+        self.forget_all()
+        self.seals.forget_all()
+
     def max_timestamp(self, extent: Extent) -> int:
         seal = self.seals.get(*extent)
         return seal.max_timestamp if seal is not None else self.facts(extent).max_timestamp
@@ -335,9 +357,8 @@ class Catalog:
     def seal(self, facts: Facts) -> None:
         """Note what is true of the segment. Its checksums are those of the indexes in memory: if
         the files differ, they are not taken for good."""
-        seal = seal_of(facts)
         with contextlib.suppress(OSError):
-            self.seals.add(seal)
+            self.seals.add(seal_of(facts))
 
     def disown(self) -> None:
         """Make the locks anew, in a forked child."""

@@ -488,6 +488,9 @@ class Seals:
         self._unread.pop(base, None)
         self._entries.pop(base, None)
 
+    def forget_all(self) -> None:
+        self._pieces, self._size, self._entries, self._unread = [], 0, {}, {}
+
     def void(self, base: int) -> None:
         """Outdate what is written of a segment that was cut: it may grow to the same size again."""
         if self._find(base) is not None:

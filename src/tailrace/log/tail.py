@@ -437,6 +437,18 @@ class Tail:
         if self.hurry is not None and len(behind) >= _ROLLED_MANY:
             self.hurry()
 
+    def skip_to(self, offset: int) -> None:
+        """Go on at a higher offset, in a log that has no records; the old segment is not its
+        any more."""
+        file, _base, size, end_offset, past = self.state
+        assert not size
+        assert end_offset < offset
+        old_files = self._index_files
+        self._create(offset, Past(Extents(), past.rolled, named=True))
+        for index in old_files:
+            index.close()
+        self.committer.retire(file)
+
     def _complete_indexes(self) -> Facts | None:
         """Write what the index files lack. `None` if the segment is damaged: it is not sealed."""
         if not self._blind:

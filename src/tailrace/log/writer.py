@@ -52,7 +52,7 @@ class Writer:
     def __init__(self, fs: FileSystem, folder: str, options: LogOptions, manner: Manner) -> None:
         self._fs, self._folder, self._options, self._manner = fs, folder, options, manner
         self.lock = threading.Lock()
-        self._closed = False
+        self._closed, self.wall_ms = False, manner.wall_ms
         self._upkeep: Upkeep | None = None
         self._flush_lock = threading.Lock()  # of a log that is not flushed by itself
         self._seen: Written | None = None  # the state, when the keeper looked last
@@ -113,7 +113,7 @@ class Writer:
             sparse_below = identity.sparse_below
             self._attach()
         self._resources.callback(self.committer.close)
-        self._layout = self.board.layout
+        self._layout, self._fronts = self.board.layout, self.board.fronts
         reader = Reader(self.catalog, self.gaps, sparse_below, lambda: self._start_offset)
         expiry_ms = self._options.producer_expiry_ms
         self.producers = ProducerTable(
@@ -178,12 +178,7 @@ class Writer:
 
     def _set_committer(self, watermark: Watermark) -> None:
         self.committer = self.tail.committer = Committer(
-            self._fs,
-            self._folder,
-            self._written,
-            self._watermark_file,
-            watermark,
-            self._flush_turn,
+            self._fs, self._folder, self._written, self._watermark_file, watermark, self._flush_turn
         )
 
     def _attach(self) -> None:
@@ -198,24 +193,27 @@ class Writer:
         self.tail.attach(note, sealed, watermark.segment)
         self._flush_turn.incarnation = self.board.incarnation
         self._set_committer(watermark)
+        self.tail.announce = self._announce
         if self.board.is_being_written:
             self._take_over()
         self.board.begin()
         if self.log_flush is FlushMode.NONE and self.flush_mode is not FlushMode.NONE:
-            self._flush_unflushed(watermark, sealed, note)
-
-    def _flush_unflushed(self, mark: Watermark, sealed: Extents, note: Note) -> None:
-        """Nobody has ever flushed this log, and we are to: begin with what there is."""
-        with self.committer.alone():
-            self._fs.sync_dir(self._folder)
-            opening.sync_segments(self._fs, self._folder, sealed, mark.segment)
-            self.committer.advance(note.segment, 0, note.segment)
+            # Nobody has ever flushed this log, and we are to: begin with what there is.
+            with self.committer.alone():
+                self._fs.sync_dir(self._folder)
+                opening.sync_segments(self._fs, self._folder, sealed, watermark.segment)
+                self.committer.advance(note.segment, 0, note.segment)
 
     def _take_over(self) -> None:
         """Somebody died in its turn: in an append, or before a new start was durable or told."""
-        self._raise_start(self._start_file.load())
+        start = self._start_file.load()
+        self._raise_start(start)
+        if start < self._start_offset:  # it had put segments in front
+            self.lower_start(start)
         tidy_up(self._fs, self._folder, self.board.note().next_offset)
         self.tail.take_over()
+        if not self.tail.size and self.tail.end_offset < self._start_offset:  # it was about to
+            self.tail.skip_to(self._start_offset)
         self.bump_layout()
 
     def _start_upkeep(self) -> None:
@@ -341,8 +339,11 @@ class Writer:
         note, layout = board.note(), board.layout
         has_moved = note.segment != self.tail.base or layout != self._layout
         self._start_offset = note.start_offset
-        sealed = self._sealed.since(self.tail.extents()[0], note) if has_moved else None
-        self.tail.follow(note, sealed)
+        if self._fronts != board.fronts:
+            self._list_anew(note)
+        else:
+            sealed = self._sealed.since(self.tail.extents()[0], note) if has_moved else None
+            self.tail.follow(note, sealed)
         self._layout = layout
         if adopted is None:
             self._take_over()
@@ -443,7 +444,7 @@ class Writer:
     @property
     def start_offset(self) -> int:
         note = self._peek()
-        return self._start_offset if note is None else max(self._start_offset, note.start_offset)
+        return self._start_offset if note is None else note.start_offset
 
     def _peek(self) -> Note | None:
         """What others may have written since our last turn."""
@@ -554,33 +555,31 @@ class Writer:
             self._store_start(offset)
 
     def _store_start(self, offset: int) -> None:
-        try:
-            try:
-                self._start_file.store(offset)
-            except OSError:  # readers may see it already, so it had better hold: write it again
-                self._start_file.store(offset)
-        except OSError as error:
-            raise OutcomeUnknown(
-                f"{self._folder}: storing the start offset failed ({error}); it may show after "
-                "a restart. Try again"
-            ) from error
+        opening.store_start(self._start_file, self._folder, offset)
         self._start_offset = offset
+
+    def lower_start(self, offset: int) -> None:
+        """What comes in front of the log is in its place (`prepending.py`): have it count."""
+        self._store_start(offset)
+        _file, segment, size, next_offset, _past = self.tail.state
+        self._list_anew(Note(segment, size, next_offset, offset))
+
+    def _list_anew(self, note: Note) -> None:
+        """Segments were put in front, perhaps under the names of some that we knew."""
+        self.catalog.start_over()
+        self.tail.follow(note, self._sealed.list(note))
+        self._fronts = self.board.fronts
 
     def vacuum(self, given: Retention | None = None, below: int | None = None) -> VacuumReport:
         """Delete the segments that retention lets go, ours if none is given, below an offset."""
+        board = self.board
         with self.my_turn():
             extents, end_offset = self.tail.extents()
             if not extents[-1].size:
                 extents = extents[:-1]  # the active one; each of the others has records
-            expired = count_expired(
-                self.catalog,
-                extents,
-                end_offset,
-                self._start_offset,
-                self._options.retention if given is None else given,
-                self._manner.wall_ms(),
-                below,
-            )
+            start, now_ms = self._start_offset, self.wall_ms()
+            limits = self._options.retention if given is None else given
+            expired = count_expired(self.catalog, extents, end_offset, start, limits, now_ms, below)
             if expired:
                 if self.flush_mode is not FlushMode.NONE:
                     self.committer.flush()  # what is kept instead must not go with a power cut
@@ -593,7 +592,8 @@ class Writer:
                 self._sealed.let_go(extents[:expired], self._start_offset)
                 self.tail.drop(expired)
                 self.bump_layout()
-        return delete_before(self.catalog, self._sealed.doomed, self._start_offset)
+        doomed, start = self._sealed.doomed, self._start_offset
+        return delete_before(self.catalog, doomed, start, lambda: board.fronts == self._fronts)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -100,7 +100,7 @@ class Links(NamedTuple):
 
 
 class _Look(NamedTuple):
-    view: View
+    view: View  # its `fronts` tell that files which were copied may be others
     mark: Watermark | None
     is_ours: bool
     reserved: int  # offsets below may have been given out
@@ -118,6 +118,7 @@ class LogCopy:
         self._links = links
         self._bases: set[int] = set()  # of what is copied, as a whole or in part
         self._last: _Look | None = None  # all that could be seen then is copied
+        self._fronts: int | None = None
 
     @property
     def end_offset(self) -> int:
@@ -131,6 +132,9 @@ class LogCopy:
             look = self._look()
             if look is None:
                 continue
+            if self._fronts not in (None, look.view.fronts):
+                self._start_over()
+            self._fronts = look.view.fronts
             if not self._goes_on(look.view):
                 is_unbroken = False
                 self._forget_before(look.view)
@@ -223,6 +227,13 @@ class LogCopy:
             for extension in ("seg", "idx", "tix"):
                 self._copy.drop(self._path(base, extension))
         self._bases &= bases
+
+    def _start_over(self) -> None:
+        """Segments were put in front of the log, perhaps under names that are copied already."""
+        for base in sorted(self._bases):
+            for extension in ("seg", "idx", "tix"):
+                self._copy.drop(self._path(base, extension))
+        self._bases, self._last = set(), None
 
     def _path(self, base: int, extension: str = "seg") -> str:
         return segment_path(self.path, base, extension)

@@ -19,7 +19,7 @@ from tailrace.kernel import HEADER_SIZE
 from tailrace.log.extents import Extents
 from tailrace.log.log import Log
 from tailrace.log.options import FlushMode, LogOptions, Retention
-from tailrace.log.retention import VacuumReport
+from tailrace.log.retention import VacuumReport, count_expired
 from tailrace.log.stricter import be_stricter, raise_promise
 
 __all__ = ["Bounds", "Handles", "QueueLog", "look_at", "most_files", "opening"]
@@ -90,6 +90,16 @@ class QueueLog(Log):
         report = self._writing().vacuum(retention, below)
         self._observer.refresh()
         return report
+
+    def would_let_go(self, retention: Retention, below: int | None) -> int:
+        """Where the log would start then; nothing is deleted."""
+        writer = self._writing()
+        with writer.my_turn():
+            extents, end = writer.tail.extents()
+            extents = extents if extents[-1].size else extents[:-1]
+            start, now_ms = writer.start_offset, self._wall_ms()
+            count = count_expired(writer.catalog, extents, end, start, retention, now_ms, below)
+            return max(extents[count].base if count < len(extents) else end, start)
 
     def end_of_first_segment(self) -> int | None:
         """Where the second segment begins; `None` if there is one segment, or none."""

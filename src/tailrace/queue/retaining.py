@@ -19,7 +19,7 @@ from tailrace.queue.handles import QueueLog
 from tailrace.queue.looking import Look
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["archived_floor", "drop_archived", "floor_of", "vacuum"]
+__all__ = ["archived_floor", "drop_archived", "floor_of", "limits_of", "vacuum"]
 
 _NOTHING_IS_KEPT: Final = Retention(max_bytes=0)
 
@@ -43,11 +43,16 @@ def archived_floor(look: Look, settings: QueueSettings) -> int | None:
     return None if note is None else note.floor(settings.incarnation)
 
 
+def limits_of(settings: QueueSettings, floor: int | None) -> Retention:
+    """What is kept of what groups have settled, or of all."""
+    if floor is not None and not settings.retention:
+        return _NOTHING_IS_KEPT
+    return settings.retention
+
+
 def vacuum(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumReport:
     floor = floor_of(look, settings)
-    retention = settings.retention
-    if floor is not None and not retention:
-        retention = _NOTHING_IS_KEPT
+    retention = limits_of(settings, floor)
     sweep(look.fs, log._folder, look.clock.wall_ms())  # what writers of much at once have left
     return log.let_go(retention, _lower(floor, archived_floor(look, settings)))
 

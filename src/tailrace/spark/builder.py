@@ -68,6 +68,11 @@ class Table:
         """Only messages whose routing key matches, as in `consume`."""
         return self._with(filter=pattern)
 
+    def include_archive(self, folder: str | None = None) -> Table:
+        """Also what was archived and is deleted in the queue, from its archive or this folder."""
+        table = self._with(includeArchive="true")
+        return table if folder is None else table._with(archive=folder)
+
     def columns(self, *names: str) -> Table:
         """Only these columns. The others are not even decoded, which `select` cannot see to."""
         for name in names:

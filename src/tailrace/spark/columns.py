@@ -26,6 +26,7 @@ pc: Any = pyarrow.compute  # its stubs know few of these calls
 __all__ = [
     "COLUMNS",
     "HEADERS_AS",
+    "OURS",
     "Decoder",
     "Projection",
     "Rows",
@@ -33,6 +34,7 @@ __all__ = [
     "numbers",
     "routing_keys",
     "texts",
+    "time_of",
 ]
 
 # As Spark writes their types, which is how a user's schema is compared.
@@ -56,7 +58,7 @@ HEADERS_AS: Final = {
 }
 
 # Headers that are columns of their own, or of no use to anybody who reads rows.
-_OURS: Final = ("_topic", "_id", "_state", "_expires_at", "_for_group", "_producer", "_sequence")
+OURS: Final = ("_topic", "_id", "_state", "_expires_at", "_for_group", "_producer", "_sequence")
 
 _TIME: Final = pa.timestamp("us", "UTC")
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -143,6 +145,7 @@ class Decoder:
     """Batches of one queue's log as a projection has them. Of one task, so not thread-safe."""
 
     def __init__(self, queue: str, projection: Projection, rows: Rows) -> None:
+        self.position: int | None = None  # behind the last batch; known if it is asked for
         self._queue = queue
         self._projection = projection
         self._rows = rows
@@ -162,6 +165,12 @@ class Decoder:
         ]
         self._known: dict[str, bool] = {}  # which routing keys match
 
+    def track(self) -> None:
+        """Tell how far `read` has come."""
+        if "offset" not in self._columns:
+            self._columns.append("offset")
+        self.position = 0
+
     def read(self, log: Log, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """What is there of a range of offsets."""
         decoded = log.read_arrow(
@@ -169,10 +178,12 @@ class Decoder:
             last,
             columns=self._columns,
             picked=self._picked,
-            hidden=_OURS,
+            hidden=OURS,
             empty_key_is_null=True,
         )
         for batch in decoded:
+            if self.position is not None:
+                self.position = batch.column("offset")[-1].as_py() + 1
             made = self._make(batch)
             if made.num_rows:
                 yield made
@@ -196,9 +207,9 @@ class Decoder:
             case "key" | "value" | "offset":
                 return batch.column(name)
             case "timestamp":
-                return _time(batch.column("timestamp"))
+                return time_of(batch.column("timestamp"))
             case "expires_at":
-                return _time(numbers(batch.column("_expires_at")))
+                return time_of(numbers(batch.column("_expires_at")))
             case "partition" | "timestampType":
                 return pa.repeat(pa.scalar(0, pa.int32()), rows)
             case "queue":
@@ -247,7 +258,7 @@ class Decoder:
         return pc.is_in(routing_keys, pa.array(fitting, pa.string()))
 
 
-def _time(milliseconds: Any) -> Any:
+def time_of(milliseconds: Any) -> Any:
     return pc.multiply(milliseconds, 1000).view(_TIME)
 
 

@@ -39,6 +39,8 @@ _SOURCE: Final = (
     "filter",
     "splitBytes",
     "group",
+    "includeArchive",
+    "archive",
 )
 _SINK: Final = ("path", "queue", "topic", "txnId", "txnVersion", "checkpointLocation", "queryName")
 _SPLIT_BYTES: Final = 64 << 20
@@ -66,6 +68,8 @@ class SourceOptions:
     split_bytes: int = _SPLIT_BYTES
     group: str | None = None
     rows: Rows = field(default_factory=Rows)
+    has_archive: bool = False  # what was archived belongs to the table
+    archive: str | dict[str, str] | None = None  # its folder, or those of some queues
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, is_stream: bool = False) -> SourceOptions:
@@ -75,6 +79,7 @@ class SourceOptions:
         for name in ("endingOffsets", "endingTimestamp") if is_stream else ():
             if name in options:
                 raise ConfigError(f"{name}: a stream has no end; leave it out")
+        has_archive, archive = _archive(options, queues, is_stream=is_stream)
         starting = _time(options, "startingTimestamp")
         ending = _time(options, "endingTimestamp")
         is_exact = _truth(options, "exactTimestamps", False)
@@ -105,6 +110,8 @@ class SourceOptions:
                 starting if is_exact else None,
                 ending if is_exact else None,
             ),
+            has_archive=has_archive,
+            archive=archive,
         )
 
     def check_offsets(self, chosen: Collection[str]) -> None:
@@ -191,6 +198,35 @@ def _queues(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     except re.error as error:
         raise ConfigError(f"subscribePattern: {options[name]!r}: {error}") from None
     return (), options[name]
+
+
+def _archive(
+    options: Mapping[str, str], queues: tuple[str, ...], *, is_stream: bool
+) -> tuple[bool, str | dict[str, str] | None]:
+    """Whether, and which folder; or as `{"orders": "archive/orders"}`, those of several queues."""
+    is_wanted, text = _truth(options, "includeArchive", False), options.get("archive")
+    if is_wanted and is_stream:
+        raise ConfigError(
+            "includeArchive: a stream goes on from what the queue holds. Read what was archived "
+            "with spark.read, or bring it back first: tailrace restore"
+        )
+    if text is None:
+        return is_wanted, None
+    if not is_wanted:
+        raise ConfigError("archive: it is read with includeArchive=true only")
+    if not text.lstrip().startswith("{"):
+        if len(queues) != 1:
+            raise ConfigError(
+                'archive: of several queues, name the folder of each: {"orders": "archive/orders"}'
+            )
+        return True, text
+    try:
+        found: Any = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"archive: no JSON object: {error}") from None
+    if not all(isinstance(folder, str) for folder in found.values()):
+        raise ConfigError(f"archive: expected the folder of each queue, got {text!r}")
+    return True, found
 
 
 def _offsets(options: Mapping[str, str], name: str, default: str) -> Start:

@@ -17,24 +17,27 @@ from tailrace.errors import ConfigError, Corrupt, OffsetOutOfRange, TailraceErro
 from tailrace.log.cuts import cuts
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.log import Log
+from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.registry import Registry
 from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Decoder, Projection, Rows
 from tailrace.spark.kept import kept_log
 
-__all__ = ["Place", "Range", "Split", "cut", "pack", "read"]
+__all__ = ["Place", "Range", "Split", "behind", "cut", "lost", "pack", "read", "unseen"]
 
 
 class Range(NamedTuple):
-    """Offsets `first <= o < last` of a queue, which take so many bytes. The incarnation tells it
-    from another queue of the same name."""
+    """Offsets `first <= o < last` of a queue, which take so many bytes: of its log, or of a file of
+    its archive. The incarnation tells it from another queue of the same name."""
 
     queue: str
     incarnation: str
     first: int
     last: int
     size: int = 0
+    archive: str = ""  # the folder, if there is one: what was deleted meanwhile is in it
+    file: str = ""  # of the archive, if they are read from there
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,14 @@ class Place:
     def folder(self, queue: str) -> str:
         return self._layout.segments(queue)
 
+    def archive(self, queue: str) -> str | None:
+        """The folder to which a queue was archived last."""
+        note = ArchiveNote.load(self._fs, self._layout, queue)
+        found = self.queues().get(queue)
+        if note is None or found is None or note.incarnation != found.incarnation:
+            return None
+        return note.folder(self._layout)
+
     def check_same(self, queue: str, incarnation: str) -> None:
         """Refuse a queue that is not the one that was meant."""
         found = self.queues().get(queue)
@@ -109,7 +120,8 @@ def pack(ranges: Iterator[Range], split_bytes: int) -> list[Split]:
             splits.append(Split(tuple(current)))
             current, size = [], 0
         last = current[-1] if current else None
-        if last is not None and last[:2] == part[:2] and last.last == part.first:
+        is_next = last is not None and last[:2] == part[:2] and last.last == part.first
+        if last is not None and is_next and last.file == part.file:
             current[-1] = last._replace(last=part.last, size=last.size + part.size)
         else:
             current.append(part)
@@ -126,27 +138,41 @@ def read(
     place = Place(path)
     for part in split.ranges:
         place.check_same(part.queue, part.incarnation)
+        if part.archive:
+            from tailrace.spark.lake import together
+
+            yield from together.read(place, part, projection, rows, fail_on_loss=fail_on_loss)
+            continue
         decoder = Decoder(part.queue, projection, rows)
         with place.log(part.queue, part.incarnation) as log:
             if log is None:
-                folder = place.folder(part.queue)
-                raise ConfigError(
-                    f"path: {folder} cannot be seen on {socket.gethostname()}: driver and executors"
-                    " have to see the store under the same path"
-                )
+                raise unseen(place, part)
             position = part.first
             while position < part.last:
                 try:
                     yield from decoder.read(log, position, part.last)
                     break
-                except Corrupt as error:
-                    if fail_on_loss or not error.next_offset or error.next_offset <= position:
-                        raise lost(error, "cannot be read") from error
-                    position = error.next_offset
-                except OffsetOutOfRange as error:
-                    if fail_on_loss or error.low <= position:
-                        raise lost(error, "retention has deleted") from error
-                    position = error.low
+                except (Corrupt, OffsetOutOfRange) as error:
+                    position = behind(error, position, fail_on_loss=fail_on_loss)
+
+
+def behind(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bool) -> int:
+    """Where reading goes on, if rows that are lost are to be passed over."""
+    if isinstance(error, Corrupt):
+        if fail_on_loss or not error.next_offset or error.next_offset <= position:
+            raise lost(error, "cannot be read") from error
+        return error.next_offset
+    if fail_on_loss or error.low <= position:
+        raise lost(error, "retention has deleted") from error
+    return error.low
+
+
+def unseen(place: Place, part: Range) -> ConfigError:
+    folder = place.folder(part.queue)
+    return ConfigError(
+        f"path: {folder} cannot be seen on {socket.gethostname()}: driver and executors have to "
+        "see the store under the same path"
+    )
 
 
 def lost(error: TailraceError, why: str) -> TailraceError:

@@ -10,7 +10,7 @@ files are opened where they are read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -113,7 +113,12 @@ class _Reader:
     ) -> Iterator[Range]:
         for queue, first, last in wanted.values():
             with place.log(queue.name, queue.incarnation) as log:
-                if log is not None and first < last:
+                if self._options.has_archive:
+                    from tailrace.spark.lake import together
+
+                    table = together.Whole(place, queue, self._options, log)
+                    yield from table.ranges(first, last, split_bytes)
+                elif log is not None and first < last:
                     yield from cut(log, queue, self._readable(log, first), last, split_bytes)
 
     def _readable(self, log: Log, first: int) -> int:
@@ -152,7 +157,12 @@ class BatchReader(_Reader, DataSourceReader):
 
     def _bounds(self, place: Place, queue: QueueSettings) -> tuple[int, int]:
         options = self._options
-        with place.log(queue.name, queue.incarnation) as log:
+        with place.log(queue.name, queue.incarnation) as found:
+            log: Bounded | None = found
+            if options.has_archive:
+                from tailrace.spark.lake import together
+
+                log = together.Whole(place, queue, options, found)
             if log is None:
                 return 0, 0
             first = offset_of(
@@ -162,7 +172,19 @@ class BatchReader(_Reader, DataSourceReader):
             return first, last
 
 
-def offset_of(log: Log, name: str, given: Start, at_ms: int | None, option: str) -> int:
+class Bounded(Protocol):
+    """What has offsets, and times: a log, or that with its archive."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    def offset_at(self, timestamp: int, /) -> int: ...
+
+
+def offset_of(log: Bounded, name: str, given: Start, at_ms: int | None, option: str) -> int:
     """The offset that an option means. Of a queue that it does not name: all of it."""
     if at_ms is not None:
         return log.offset_at(at_ms)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import TailraceError
@@ -33,9 +33,16 @@ _MORE: Final = re.compile(r"\n==+ (?:SQL|Streaming Query)")  # what is said of t
 _DETAILS: Final = " Verify the spelling"
 
 
-def query(spark: SparkSession, path: str, queues: Collection[str], statement: str) -> DataFrame:
-    """What a statement gives. `TailraceError` in a line, if there is something wrong with it."""
-    views = _Views(spark, path, queues)
+def query(
+    spark: SparkSession,
+    path: str,
+    queues: Collection[str],
+    statement: str,
+    archives: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """What a statement gives, over the queues and the `archives` of some of them. `TailraceError`
+    in a line, if there is something wrong with it."""
+    views = _Views(spark, path, queues, archives or {})
     try:
         if not is_command(spark, statement):
             views.columns = needed(views.tried(statement, views.stand_in))
@@ -50,7 +57,14 @@ def query(spark: SparkSession, path: str, queues: Collection[str], statement: st
 class _Views:
     """The queues that a statement names, as temporary views."""
 
-    def __init__(self, spark: SparkSession, path: str, queues: Collection[str]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        queues: Collection[str],
+        archives: Mapping[str, str],
+    ) -> None:
+        self._archives = archives
         self._spark = spark
         self._path = path
         self._queues = queues
@@ -99,7 +113,12 @@ class _Views:
     def make(self, view: str) -> None:
         kinds = {**COLUMNS, "headers": HEADERS_AS["array"]}
         reader = self._spark.read.format("tailrace").option("path", self._path)
-        reader = reader.option("queue", self.made[view])
+        queue = self.made[view]
+        reader = reader.option("queue", queue)
+        if queue in self._archives:
+            reader = reader.option("includeArchive", "true").option(
+                "archive", self._archives[queue]
+            )
         reader = reader.schema(", ".join(f"{name} {kinds[name]}" for name in self.columns))
         reader.load().createOrReplaceTempView(quoted(view))
 

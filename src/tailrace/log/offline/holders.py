@@ -21,6 +21,7 @@ LOCKS = {
     "next": "lock.next",
     "flush": "lock.flush",
     "upkeep": "lock.upkeep",
+    "deletion": "lock.deletion",
 }
 
 _LINE = re.compile(

@@ -1,0 +1,162 @@
+"""`tailrace restore`: what was archived is in its queue again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+import tailrace
+from tests.cli.conftest import Shell, command
+
+pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
+
+from tests.spark.lake.making import make_archive
+
+T0 = 1_700_000_000_000
+SMALL: dict[str, Any] = {"segment_bytes": 2_000, "compression": "none"}
+
+
+def prepare(shell: Shell, kind: str, count: int = 100, **options: Any) -> None:
+    """A queue `q`, of which all is archived, and the first half is deleted."""
+    with tailrace.open(shell.store, upkeep=False) as store:
+        made = store.queue("q", **SMALL) if kind == "queue" else store.stream("q", **SMALL)
+        for number in range(count):
+            made.publish(f"{number}", timestamp=T0 + number * 1000)
+        incarnation = made.settings.incarnation
+        folder = shell.folder / "archive"
+        make_archive(folder, made.log, [(0, 30), (30, count)], queue="q", incarnation=incarnation)
+        if kind == "queue":
+            consumer = made.consumer("g")
+            for message in consumer.receive(count // 2):
+                message.ack()
+            consumer.close()
+        made.log.truncate_before(count // 2)
+        made.log.vacuum()
+
+
+def offsets(shell: Shell) -> list[int]:
+    done = shell("read", "q", "--json")
+    return [json.loads(line)["offset"] for line in done.stdout.splitlines()]
+
+
+def test_all_that_fits(shell: Shell) -> None:
+    prepare(shell, "stream")
+    done = shell("restore", "q", "--from", "archive")
+    assert done.stdout.startswith("q: 50 messages are back, offsets 0 to 49")
+    assert done.stderr == ""
+    assert offsets(shell) == list(range(100))
+    assert shell("verify", "data").returncode == 0
+
+
+def test_a_range(shell: Shell) -> None:
+    prepare(shell, "stream")
+    done = shell("restore", "q", "--from", "archive", "--since", T0 + 40_000, "--json")
+    report = json.loads(done.stdout)
+    assert (report["type"], report["queue"]) == ("report", "q")
+    assert (report["first"], report["last"], report["missing"]) == (40, 50, 0)
+    assert report["warning"] is None
+    shell("restore", "q", "--from", "archive", "--start", "10")
+    assert offsets(shell) == list(range(10, 100))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--from", "nowhere"], "there is no archive"),
+        (["--from", "archive", "--end", "20"], "--end 50"),
+        (["--from", "archive", "--until", str(T0)], "--end 50"),
+        (["--from", "archive", "--start", "50"], "nothing to restore"),
+        (["--from", "archive", "--start", "1", "--since", "2026-01-01"], "exclude each other"),
+        (["--from", "archive", "--end", "1", "--until", "2026-01-01"], "exclude each other"),
+    ],
+)
+def test_what_is_wrong_is_said(shell: Shell, arguments: list[str], says: str) -> None:
+    prepare(shell, "stream")
+    done = shell("restore", "q", *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[-1]
+    assert offsets(shell) == list(range(50, 100))
+
+
+def test_another_queue(shell: Shell) -> None:
+    """Into one that never had a message, and no other."""
+    prepare(shell, "stream")
+    shell.ok("create", "new")
+    shell("restore", "new", "--from", "archive")
+    done = shell("read", "new", "--json")
+    assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == [
+        f"{number}" for number in range(100)
+    ]
+    shell.ok("create", "used")
+    shell("publish", "used", "x")
+    said = shell.refused("restore", "used", "--from", "archive")
+    assert "the archive of the queue 'q', not of 'used'" in said
+
+
+def test_a_damaged_file_is_named(shell: Shell) -> None:
+    prepare(shell, "stream")
+    path = next((shell.folder / "archive").glob("*-00000000000000000030.parquet"))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert path.name in shell.refused("restore", "q", "--from", "archive")
+    assert offsets(shell) == list(range(50, 100))
+
+
+def test_a_work_queue_would_delete_it_again(shell: Shell) -> None:
+    prepare(shell, "queue")
+    said = shell.refused("restore", "q", "--from", "archive")
+    assert "have settled what comes back" in said
+    assert "--update --max-age" in said
+    done = shell("restore", "q", "--from", "archive", "--force")
+    assert "lets go of offsets 0 to" in done.stderr
+    assert offsets(shell) == list(range(100))
+    shell.ok("vacuum", "q")
+    assert offsets(shell)[0] > 30
+
+
+def test_a_work_queue_that_keeps_some(shell: Shell) -> None:
+    """Its group goes on where it was, until somebody has it begin again."""
+    prepare(shell, "queue")
+    shell.ok("create", "q", "--update", "--max-messages", "1000")
+    done = shell("restore", "q", "--from", "archive")
+    assert done.stderr == ""
+    shell.ok("vacuum", "q")
+    assert offsets(shell) == list(range(100))
+    done = shell("consume", "q", "--group", "g", "--max", "1", "--wait", "0", "--values")
+    assert done.stdout == "50\n"
+    shell.ok("groups", "reset", "q", "g", "--to-earliest", "--execute")
+    done = shell("consume", "q", "--group", "g", "--max", "1", "--wait", "0", "--values")
+    assert done.stdout == "0\n"
+
+
+def test_retention_that_lets_go_is_told(shell: Shell) -> None:
+    prepare(shell, "stream")
+    shell.ok("create", "q", "--update", "--max-age", "1h")
+    done = shell("restore", "q", "--from", "archive", "--json")
+    report = json.loads(done.stdout)
+    assert "lets go of offsets 0 to 49 at its next round" in report["warning"]
+    assert "--max-age" in report["warning"]
+    assert offsets(shell) == list(range(100))
+
+
+def test_an_interrupt_leaves_nothing(shell: Shell) -> None:
+    prepare(shell, "stream", count=3_000)
+    with subprocess.Popen(
+        command("restore", "q", "--from", "archive"),
+        cwd=shell.folder,
+        env=shell.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        staging = shell.folder / "data/queue/queues/q/segments/.tailrace/staging"
+        while process.poll() is None and not list(staging.glob("*/*.seg")):
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode in (0, 130)
+    first = offsets(shell)[0]
+    assert first == (0 if process.returncode == 0 else 1500)
+    assert not list(staging.glob("*"))
