@@ -174,23 +174,6 @@ class _SharedFile:
         self.forgotten = False
 
 
-def seal_of(facts: Facts) -> Seal:
-    """What is true of a segment, and of the indexes that belong to it."""
-    idx, tix = facts.offsets.to_bytes(), facts.times.to_bytes()
-    return Seal(
-        base=facts.base,
-        size=facts.size,
-        next_offset=facts.next_offset,
-        records=facts.records,
-        first_timestamp=facts.first_timestamp,
-        max_timestamp=facts.max_timestamp,
-        idx_size=len(idx),
-        idx_crc=crc32c(idx),
-        tix_size=len(tix),
-        tix_crc=crc32c(tix),
-    )
-
-
 class Catalog:
     """Facts about segments, by base and size."""
 
