@@ -250,7 +250,7 @@ def test_what_is_wrong_is_one_line(ran: dict[str, Done]) -> None:
     assert refused(ran["syntax"]).startswith("line 1, column 15: Syntax error at or near 'orders'")
     assert refused(ran["column"]).startswith("line 2, column 3: ")
     assert "`nothing`" in refused(ran["column"])
-    known = "$dlq/orders, Twin, damaged, events.eu, orders, twin, unused"
+    known = "$dlq/orders, Twin, damaged, events.eu, old, orders, twin, unused"
     expected = f"line 2, column 6: there is no queue 'nothing'; there are: {known}"
     assert refused(ran["unknown"]) == expected
     assert "`events.eu`" in refused(ran["undotted"])
