@@ -18,12 +18,21 @@ PAIRS: dict[str, tuple[type, type]] = {
     for name in ("Store", "Queue", "Stream", "Consumer", "StreamConsumer", "Message")
 }
 
-SPACE = {"abandon_log", "admit", "drop_segment", "idle_ms", "is_open", "open_log", "rest"}
+SPACE = {
+    "abandon_log",
+    "admit",
+    "drop_archived",
+    "drop_segment",
+    "idle_ms",
+    "is_open",
+    "open_log",
+    "rest",
+}
 # What the parts of the blocking side ask of each other; what gives a thing that blocks; and what
 # tells the same in the way of a task.
 NOT_FOR_TASKS: dict[str, set[str]] = {
     "Store": {"attend", "bury", "check_open", "declare", "open_log", "publish_once"}
-    | {"prepare_burial"},
+    | {"employ", "prepare_burial"},
     "Queue": {
         "abandon",
         "append",
