@@ -19,12 +19,12 @@ PAIRS: dict[str, tuple[type, type]] = {
 }
 
 SPACE = {"abandon_log", "admit", "drop_segment", "files", "idle_ms", "is_open", "note_opened"}
-SPACE |= {"open_log", "rest"}
+SPACE |= {"drop_archived", "open_log", "rest"}
 # What the parts of the blocking side ask of each other; what gives a thing that blocks; and what
 # tells the same in the way of a task.
 NOT_FOR_TASKS: dict[str, set[str]] = {
     "Store": {"attend", "bury", "check_open", "declare", "delivers_delayed", "open_log"}
-    | {"prepare_burial", "publish_once"},
+    | {"employ", "prepare_burial", "publish_once"},
     "Queue": {
         "abandon",
         "append",

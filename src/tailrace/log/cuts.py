@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tailrace.log.log import Log
 
-__all__ = ["Cut", "cuts", "sealed_end"]
+__all__ = ["Cut", "cuts", "sealed_end", "start_now"]
 
 
 class Cut(NamedTuple):
@@ -66,3 +66,9 @@ def sealed_end(log: Log) -> int:
     if mark is not None and log.flush_mode == "async":
         end = min(end, mark.durable)
     return max(end, view.start)
+
+
+def start_now(log: Log) -> int:
+    """The first offset that can be read, whoever has deleted something: a handle that writes knows
+    of others' deletions when it has its turn."""
+    return log._observer.view().start

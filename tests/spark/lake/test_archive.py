@@ -206,6 +206,18 @@ def test_what_retention_deleted_before_is_told(tmp_path: Path) -> None:
         assert (report.first, report.missed) == (start, start - known)
 
 
+def test_what_somebody_else_deleted_is_passed(tmp_path: Path) -> None:
+    """A handle that writes does not know of it yet."""
+    with open_store(tmp_path / "data") as store, open_store(tmp_path / "data") as other:
+        stream = store.stream("events", **SMALL, retention={"max_length_messages": 20})
+        fill(stream, 60)
+        other.stream("events").vacuum()
+        start = other.stream("events").log.start_offset
+        assert start > 0
+        report = put(store, stream, tmp_path / "lake", delete=True)
+        assert (report.first, report.verified) == (start, sealed_end(stream.log))
+
+
 @pytest.mark.usefixtures("pieces")
 def test_retention_and_appends_beside_it(tmp_path: Path) -> None:
     """Whatever was deleted before it was archived is missing; nothing is there twice or wrong."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ConfigError, Corrupt, NotWritten, OffsetOutOfRange, TailraceError
-from tailrace.log.cuts import cuts, sealed_end
+from tailrace.log.cuts import cuts, sealed_end, start_now
 from tailrace.log.retention import VacuumReport
 from tailrace.queue.archived import ArchiveNote
 from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
@@ -131,7 +131,7 @@ def size_to_archive(look: Look, order: Order) -> int:
     with look.log(order.queue) as log:
         if log is None:
             return 0
-        return sum(piece.size for piece in _plan(log, manifest, order))
+        return sum(piece.size for piece in _pieces(log, manifest, order))
 
 
 def release(look: Look, queue: str) -> ArchiveNote | None:
@@ -261,8 +261,11 @@ class _Run:
         way."""
         folder = os.path.join(writing.staging, uuid.uuid4().hex)
         self._fs.make_dirs(folder)
-        yield folder
-        self._fs.remove_dir(folder)
+        try:
+            yield folder
+        finally:  # what is left in it, the next who archives removes
+            with contextlib.suppress(OSError):
+                self._fs.remove_dir(folder)
 
     # --- archiving --------------------------------------------------------------------------
 
@@ -270,7 +273,7 @@ class _Run:
         task = Task(self._look.layout.root, writing.manifest.origin, staging)
         done, due_s = 0, time.monotonic() + _TABLE_EVERY_S
         while True:
-            pieces = list(_plan(log, writing.manifest, self._order))
+            pieces = _pieces(log, writing.manifest, self._order)
             total = done + sum(piece.size for piece in pieces)
             self._progress(done, total)
             try:
@@ -284,7 +287,7 @@ class _Run:
                             due_s = time.monotonic() + _TABLE_EVERY_S
                 break
             except OffsetOutOfRange:  # retention was faster: what it left is planned anew
-                if not pieces or log.start_offset <= pieces[0].first:
+                if not pieces or start_now(log) <= pieces[0].first:
                     raise
         self._catch_up(tables, writing)
 
@@ -306,7 +309,7 @@ class _Run:
         self._say(table_files=self._report.table_files + added)
 
     def _count_rest(self, manifest: Manifest, log: Log) -> None:
-        start, end = log.start_offset, log.end_offset
+        start, end = start_now(log), log.end_offset
         rest = sum(last - first for first, last in _gaps(manifest, start, end))
         below = [high for _, high in manifest.ranges() if high <= start]
         begun = manifest.ranges()[0][0] if manifest.steps else start
@@ -319,13 +322,13 @@ class _Run:
         """All that can be verified from the log's beginning on, each step once."""
         manifest, layout = writing.manifest, self._look.layout
         note = ArchiveNote.load(self._fs, layout, self._order.queue)
-        first = max(log.start_offset, 0 if note is None else note.verified)
+        first = max(start_now(log), 0 if note is None else note.verified)
         steps = list(manifest.within(first, manifest.reaches(first)))
         total, done = sum(step.size for step in steps), 0
 
         def check(step: Step) -> Step:
             # Segments that retention let go before are not there to be compared.
-            rest = replace(step, first=max(step.first, log.start_offset))
+            rest = replace(step, first=max(step.first, start_now(log)))
             verify(self._fs, log, self._folder, manifest.origin, rest)
             return step
 
@@ -339,9 +342,20 @@ class _Run:
         self._say(verified=first)
 
 
+def _pieces(log: Log, manifest: Manifest | None, order: Order) -> list[Piece]:
+    """What is to be done, as of a moment at which retention was not faster."""
+    while True:
+        start = start_now(log)
+        try:
+            return list(_plan(log, manifest, order))
+        except OffsetOutOfRange:
+            if start_now(log) <= start:
+                raise
+
+
 def _plan(log: Log, manifest: Manifest | None, order: Order) -> Iterator[Piece]:
     """Pieces of full segments that are not archived, in order."""
-    first, last = log.start_offset, sealed_end(log)
+    first, last = start_now(log), sealed_end(log)
     if order.since_ms is not None:
         first = max(first, log.offset_at(order.since_ms))
     if order.until_ms is not None:
