@@ -112,7 +112,7 @@ class Front:
         facts.observe(offset, draft.count, draft.size, draft.max_timestamp)
         unsent = facts.size - self._sent
         if unsent >= _AT_ONCE:
-            self._file.start_sync(unsent, self._sent)
+            self._file.part_with(unsent, self._sent)
             self._sent = facts.size
 
     def _next_offset(self) -> int | None:
