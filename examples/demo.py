@@ -3,10 +3,13 @@
 The log: a child process appends batches and reports each one that was acknowledged. In the middle
 of its work it is killed with SIGKILL. The parent opens what is left, reads it all, and compares.
 
-The queue: a worker is killed while it holds messages, and they come back to another one. A message
-that fails each time goes to the dead letters, from which it returns when the mistake is mended.
+The queue: of two workers one is killed while it holds messages, and they come back to the other. A
+message that fails each time goes to the dead letters, from which it returns when the mistake is
+mended.
 
-Spark: a queue is a table, which is summed up with SQL. Left out where there is no Spark or no Java.
+The pipeline: sales in a stream are plotted, summed up by SQL into another queue, archived to
+Parquet, and asked for with SQL, live and archived ones as one table. What needs Spark is left out
+where there is none, or no Java.
 
     python examples/demo.py [--seconds 1.0] [--keep DIR]
 """
@@ -14,8 +17,11 @@ Spark: a queue is a table, which is summed up with SQL. Left out where there is 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import Progress
 
 import tailrace
 
@@ -37,9 +44,26 @@ if TYPE_CHECKING:
 BATCH = 100
 ORDERS = 1_000
 PREFETCH = 50
-EVENTS = 10_000
+SALES = 300_000
 COUNTRIES = ("de", "fr", "pl")
+CONFIGURATION = """\
+pipelines:
+  - name: revenue
+    from: sales
+    format: json
+    schema: "country string, amount long"
+    sql: SELECT country AS key, sum(amount) AS revenue FROM sales GROUP BY country
+    output_mode: update
+    to: revenue
+"""
 POISON = 700
+WHERE = {
+    "log": "the log that its writer was killed at",
+    "store": "the queues: orders, sales and revenue",
+    "lake/sales": "the archive: Parquet files that any tool reads",
+    "sales.html": "a plot: open it with a browser",
+    "tailrace.yaml": "the configuration, with the pipeline",
+}
 console = Console(highlight=False)
 
 
@@ -235,36 +259,84 @@ def show_queue(folder: Path) -> None:
             outcome.append(f"all {ORDERS:,} shipped, each once")
 
 
-# --- Spark ----------------------------------------------------------------------------------
+# --- the pipeline ---------------------------------------------------------------------------
 
 
-def show_spark(folder: Path) -> None:
-    console.print(f"\n[bold]A Spark table[/] of a stream in {folder}\n")
-    try:
-        from tailrace.spark import local_session, table
+def run(folder: Path, *words: str) -> str:
+    """A command of ours, as anybody would type it; what it writes."""
+    console.print(f"    [dim]$ tailrace {' '.join(words)}[/]", soft_wrap=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tailrace", *words],
+        cwd=folder,
+        env={**os.environ, "TAILRACE_STORE": "store"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    check(done.returncode == 0, f"tailrace {words[0]}: {done.stderr.strip()}")
+    return done.stdout
 
-        with step("start Spark") as outcome:
-            spark = local_session()
-            outcome.append(f"Spark {spark.version}")
-    except (ImportError, tailrace.TailraceError) as error:
-        console.print(f"  left out: {error}", soft_wrap=True)
-        return
-    with step("publish") as outcome, tailrace.open(folder) as store:
-        values = [(country, f"{n % 90 + 10}") for n in range(EVENTS) for country in COUNTRIES]
-        store.stream("sales").publish_many(values)
-        outcome.append(f"{len(values):,} sales")
 
-    with step("sum them up with SQL") as outcome:
-        table(spark, str(folder), "sales").columns("key", "value").df().createTempView("sales")
-        rows = spark.sql("""
-            SELECT string(key) AS country, count(*) AS sales, sum(int(string(value))) AS total
-            FROM sales GROUP BY key ORDER BY country
-        """).collect()
-        expected = sum(n % 90 + 10 for n in range(EVENTS))
-        check([row.country for row in rows] == sorted(COUNTRIES), "each key is there")
-        check(all(row.total == expected for row in rows), "Spark reads what was published")
-        outcome.append(", ".join(f"{row.country} {row.total:,}" for row in rows))
-    spark.stop()
+def has_spark() -> bool:
+    """Is there all that Spark needs? Java is a program of its own."""
+    java = "JAVA_HOME" in os.environ or shutil.which("java") is not None
+    return java and importlib.util.find_spec("pyspark") is not None
+
+
+def publish_sales(folder: Path) -> dict[str, int]:
+    """What was sold in each country."""
+    total = dict.fromkeys(COUNTRIES, 0)
+    with tailrace.open(folder) as store, Progress(console=console, transient=True) as progress:
+        sales = store.stream("sales", segment_bytes="4MiB", compression="none")
+        bar = progress.add_task("  sales", total=SALES)
+        for first in range(0, SALES, 1000):
+            batch = []
+            for number in range(first, first + 1000):
+                country, amount = COUNTRIES[number % 3], number % 90 + 10
+                total[country] += amount
+                batch.append((country, json.dumps({"country": country, "amount": amount})))
+            sales.publish_many(batch)
+            progress.advance(bar, len(batch))
+    return total
+
+
+def show_pipeline(folder: Path) -> None:
+    console.print(f"\n[bold]A pipeline[/] over a stream in {folder / 'store'}\n")
+    with step("publish") as outcome:
+        total = publish_sales(folder / "store")
+        outcome.append(f"{SALES:,} sales in {len(COUNTRIES)} countries")
+
+    with step("plot them") as outcome:
+        run(folder, "spark", "stats", "sales", "--plot", "sales.html")
+        outcome.append("sales.html")
+
+    is_with_spark = has_spark()
+    if is_with_spark:
+        (folder / "tailrace.yaml").write_text(CONFIGURATION)
+        with step("sum them up as they come") as outcome:
+            run(folder, "pipeline", "run", "revenue", "--once")
+            with tailrace.open(folder / "store") as store:
+                written = {
+                    (message.key or b"").decode(): json.loads(message.value or b"")["revenue"]
+                    for message in store.stream("revenue").read()
+                }
+            check(written == total, "each sale counts, and counts once")
+            outcome.append(", ".join(f"{name} {sold:,}" for name, sold in written.items()))
+
+    with step("archive full segments") as outcome:
+        words = ("archive", "sales", "--to", "lake/sales", "--partition-by", "date")
+        report = json.loads(run(folder, *words, "--delete", "--json"))
+        outcome.append(f"{report['rows']:,} sales, {report['bytes'] / 1e6:.1f} MB of Parquet")
+        check(report["deleted_segments"] > 0, "what is verified in the archive may go")
+
+    if is_with_spark:
+        with step("ask for all of them") as outcome:
+            statement = "SELECT count(*) AS sales, count(DISTINCT offset) AS offsets FROM sales"
+            found = json.loads(run(folder, "sql", "--include-archive", "--json", statement))
+            check(found == {"sales": SALES, "offsets": SALES}, "none twice, and none missing")
+            outcome.append(f"{found['sales']:,}, live and archived")
+    else:
+        console.print("  left out: what needs Spark (pip install 'tailrace[spark]', and Java 17)")
 
 
 # --- all of it --------------------------------------------------------------------------------
@@ -274,14 +346,18 @@ def show(folder: Path, seconds: float) -> None:
     console.print(f"\n[bold]tailrace {tailrace.__version__}[/]")
     show_log(folder / "log", seconds)
     show_queue(folder / "store")
-    show_spark(folder / "store")
-    console.print(f"\n  {size_of(folder)} on disk; every promise kept.\n")
+    show_pipeline(folder)
+    console.print(f"\n  Every promise kept. {size_of(folder)} in {folder}:\n", soft_wrap=True)
+    for name, what in WHERE.items():
+        if (folder / name).exists():
+            console.print(f"    {name:<15} {what}")
+    console.print(f"\n  Look around: tailrace stats --store {folder / 'store'}\n", soft_wrap=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Show that a killed process loses nothing.")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long the writer lives")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="write here, and keep it")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="the folder to write to")
     parser.add_argument("--writer", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -294,8 +370,7 @@ def main() -> None:
             parser.error(f"{arguments.keep} is not empty")
         show(arguments.keep, arguments.seconds)
     else:
-        with tempfile.TemporaryDirectory(prefix="tailrace-demo-") as folder:
-            show(Path(folder), arguments.seconds)
+        show(Path(tempfile.mkdtemp(prefix="tailrace-demo-")), arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def archive(setting: Setting) -> Row:
             with Store(table.store, upkeep=False) as store:
                 lines.append(_line(setting, sparking, store, table, folder, value_bytes))
         sparking.stop()
-    return Row(1, "archive", "archive to Parquet", lines)
+    return Row(2, "archive", "archive to Parquet", lines)
 
 
 def _line(

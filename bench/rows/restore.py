@@ -34,7 +34,7 @@ def restoring(setting: Setting) -> Row:
     for value_bytes, count in ((100, sizes.small), (1024, sizes.large)):
         with setting.scratch("restore") as folder:
             lines.append(_line(setting, folder, value_bytes, count))
-    return Row(1, "restore", "restore an archive", lines)
+    return Row(3, "restore", "restore an archive", lines)
 
 
 def _line(setting: Setting, folder: Path, value_bytes: int, count: int) -> Line:

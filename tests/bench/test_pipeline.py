@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,10 +31,10 @@ json.dump(found, sys.stdout)
 """
 
 
-def test_verify(tmp_path: Path) -> None:
+def measured(tmp_path: Path, *names: str) -> list[Any]:
     pytest.importorskip("pyspark", reason="pyspark is missing: tailrace[spark]")
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(tmp_path), "verify"],
+        [sys.executable, "-c", RUN, str(tmp_path), *names],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -41,11 +42,25 @@ def test_verify(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    [row] = json.loads(done.stdout.splitlines()[-1])["rows"]
+    rows: list[Any] = json.loads(done.stdout.splitlines()[-1])["rows"]
+    for row in rows:
+        for line in row["lines"]:
+            assert line["target"]
+            assert all(each["value"] > 0 for each in line["results"])
+            assert all(check["value"] > 0 for check in line["checks"])
+    return rows
+
+
+def test_verify(tmp_path: Path) -> None:
+    [row] = measured(tmp_path, "verify")
     assert len(row["lines"]) == 8
     for line in row["lines"]:
-        assert line["target"]
         assert [each["role"] for each in line["results"]] == ["tailrace", "base", "variant"]
-        assert all(each["value"] > 0 for each in line["results"])
-        assert all(check["value"] > 0 for check in line["checks"])
         assert len(line["checks"]) == ("from disk" in line["title"])
+
+
+@pytest.mark.long
+def test_archives_and_pipelines(tmp_path: Path) -> None:
+    rows = measured(tmp_path, "archive", "restore", "windows", "start")
+    assert [row["number"] for row in rows] == [2, 3, 4, 5]
+    assert [len(row["lines"]) for row in rows] == [2, 2, 1, 1]
