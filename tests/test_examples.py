@@ -124,6 +124,7 @@ def test_spark_pipeline(tmp_path: Path) -> None:
 
 
 @NEEDS_JAVA
+@pytest.mark.long
 def test_declarative_pipeline(tmp_path: Path) -> None:
     """Another run of it goes on where the first one ended: `spark-pipelines` has a checkpoint."""
     assert run("declarative_pipeline.py", tmp_path).splitlines() == [

@@ -202,6 +202,7 @@ def test_what_retention_deleted_before_is_told(tmp_path: Path) -> None:
         stream.vacuum()
         start = stream.log.start_offset
         assert start > known
+        fill(stream, 20)  # so that there is something full to archive
         report = put(store, stream, tmp_path / "lake")
         assert (report.first, report.missed) == (start, start - known)
 

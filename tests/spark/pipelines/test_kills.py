@@ -67,7 +67,7 @@ def as_value(number: int) -> bytes:
     return b"bad %d" % number if number % 7 == 6 else b'{"n": %d}' % number
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("pyspark")
 def test_each_row_is_there_once(place: Place, kills: int) -> None:

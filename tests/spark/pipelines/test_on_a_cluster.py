@@ -16,6 +16,7 @@ from tests.spark.pipelines.support import Place
 from tests.spark.test_cluster import environment, master  # noqa: F401  a fixture
 
 
+@pytest.mark.long
 def test_a_pipeline_on_a_cluster(place: Place, master: Any) -> None:  # noqa: F811
     for who in range(4):
         place.publish("events", *range(who, 400, 4), key=f"w{who}")
