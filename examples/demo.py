@@ -21,6 +21,7 @@ import importlib.util
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -264,7 +265,7 @@ def show_queue(folder: Path) -> None:
 
 def run(folder: Path, *words: str) -> str:
     """A command of ours, as anybody would type it; what it writes."""
-    console.print(f"    [dim]$ tailrace {' '.join(words)}[/]", soft_wrap=True)
+    console.print(f"    [dim]$ tailrace {shlex.join(words)}[/]", soft_wrap=True)
     done = subprocess.run(
         [sys.executable, "-m", "tailrace", *words],
         cwd=folder,
@@ -283,10 +284,14 @@ def has_spark() -> bool:
     return java and importlib.util.find_spec("pyspark") is not None
 
 
+def _bar() -> Progress:
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
 def publish_sales(folder: Path) -> dict[str, int]:
     """What was sold in each country."""
     total = dict.fromkeys(COUNTRIES, 0)
-    with tailrace.open(folder) as store, Progress(console=console, transient=True) as progress:
+    with tailrace.open(folder) as store, _bar() as progress:
         sales = store.stream("sales", segment_bytes="4MiB", compression="none")
         bar = progress.add_task("  sales", total=SALES)
         for first in range(0, SALES, 1000):
