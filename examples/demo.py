@@ -356,13 +356,13 @@ def show(folder: Path, seconds: float) -> None:
     for name, what in WHERE.items():
         if (folder / name).exists():
             console.print(f"    {name:<15} {what}")
-    console.print(f"\n  Look around: tailrace stats --store {folder / 'store'}\n", soft_wrap=True)
+    console.print()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Show that a killed process loses nothing.")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long the writer lives")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="the folder to write to")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="write here, and keep it")
     parser.add_argument("--writer", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -374,8 +374,11 @@ def main() -> None:
         if arguments.keep.exists() and any(arguments.keep.iterdir()):
             parser.error(f"{arguments.keep} is not empty")
         show(arguments.keep, arguments.seconds)
+        console.print(f"  Look around: tailrace stats --store {arguments.keep / 'store'}\n")
     else:
-        show(Path(tempfile.mkdtemp(prefix="tailrace-demo-")), arguments.seconds)
+        with tempfile.TemporaryDirectory(prefix="tailrace-demo-") as folder:
+            show(Path(folder), arguments.seconds)
+        console.print("  All of it is gone again; --keep DIR leaves it there.\n")
 
 
 if __name__ == "__main__":

@@ -48,9 +48,11 @@ def number_before(words: str, text: str) -> int:
 
 
 def examples() -> list[Any]:
+    """Those with Spark take long, and have tests of their own."""
     found = sorted(EXAMPLES.glob("*.py"))
+    marks = [NEEDS_JAVA, pytest.mark.long]
     return [
-        pytest.param(path, marks=NEEDS_JAVA if path.name in WITH_SPARK else [], id=path.name)
+        pytest.param(path, marks=marks if path.name in WITH_SPARK else [], id=path.name)
         for path in found
     ]
 
