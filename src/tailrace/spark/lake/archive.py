@@ -135,11 +135,12 @@ def size_to_archive(look: Look, order: Order) -> int:
 
 
 def release(look: Look, queue: str) -> ArchiveNote | None:
-    """Have retention no longer wait for the archive; where that is stays known. What was noted."""
+    """Have retention no longer wait for the archive; where that is stays known. What was noted.
+    Whoever goes on with it compares anew: by then another may be in its place."""
     look.settings(queue)
 
     def edit(note: ArchiveNote | None) -> ArchiveNote | None:
-        return None if note is None else replace(note, holds=False)
+        return None if note is None else replace(note, holds=False, verified=0, verified_from=0)
 
     try:
         return ArchiveNote.change(look.fs, look.layout, queue, edit)
@@ -181,7 +182,7 @@ class _Run:
         ):
             tidy(self._fs, writing)
             self._catch_up(tables, writing)
-            self._note(0)
+            self._note(writing.manifest)
             if log is not None:
                 with self._staging(writing) as staging:
                     self._archive(writing, log, tables, staging)
@@ -242,8 +243,9 @@ class _Run:
         found = [open_table(kind, self._folder, origin) for kind in kinds]
         return [table for table in found if table is not None]
 
-    def _note(self, verified: int) -> None:
-        """Where the archive is, and how far it was compared."""
+    def _note(self, manifest: Manifest, verified: tuple[int, int] | None = None) -> None:
+        """Where the archive is, and which range of it was compared: never more than it has,
+        whatever an archive had that was in its place."""
         settings, layout = self._settings, self._look.layout
         place_ = ArchiveNote.place_of(layout, self._folder)
 
@@ -251,7 +253,9 @@ class _Run:
             if note is None or (note.incarnation, note.place) != (settings.incarnation, place_):
                 note = ArchiveNote(settings.incarnation, place_)
             holds = note.holds or self._order.drop is not None
-            return replace(note, verified=max(note.verified, verified), holds=holds)
+            first, last = verified or (note.verified_from, note.verified)
+            last = min(last, manifest.reaches(first))
+            return replace(note, verified_from=first, verified=last, holds=holds)
 
         ArchiveNote.change(self._fs, layout, settings.name, edit)
 
@@ -322,7 +326,9 @@ class _Run:
         """All that can be verified from the log's beginning on, each step once."""
         manifest, layout = writing.manifest, self._look.layout
         note = ArchiveNote.load(self._fs, layout, self._order.queue)
-        first = max(start_now(log), 0 if note is None else note.verified)
+        begin = first = start_now(log)
+        if note is not None and note.verified_from <= first <= note.verified:
+            begin, first = note.verified_from, note.verified
         steps = list(manifest.within(first, manifest.reaches(first)))
         total, done = sum(step.size for step in steps), 0
 
@@ -336,7 +342,7 @@ class _Run:
         with contextlib.closing(checked):
             for step in checked:
                 first = step.last
-                self._note(first)
+                self._note(manifest, (begin, first))
                 done += step.size
                 self._progress(done, total)
         self._say(verified=first)
