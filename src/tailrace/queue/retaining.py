@@ -21,7 +21,7 @@ from tailrace.queue.handles import QueueLog
 from tailrace.queue.looking import Look
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["archived_floor", "drop_archived", "floor_of", "limits_of", "vacuum"]
+__all__ = ["archived_floor", "awaits_groups", "drop_archived", "floor_of", "limits_of", "vacuum"]
 
 _NOTHING_IS_KEPT: Final = Retention(max_bytes=0)
 
@@ -36,6 +36,11 @@ def floor_of(look: Look, settings: QueueSettings) -> int | None:
         for group_id in look.group_ids(settings.name)
     ]
     return min(found, default=None)
+
+
+def awaits_groups(look: Look, settings: QueueSettings) -> bool:
+    """Whether a queue has tasks that nobody has begun with: the first group is to find them all."""
+    return settings.type != "stream" and not look.group_ids(settings.name)
 
 
 def archived_floor(look: Look, settings: QueueSettings, log: Log) -> int | None:
@@ -62,7 +67,7 @@ def vacuum(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumReport:
 def drop_archived(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumReport:
     """Delete what is verified in the archive, and needed by no group, whatever is to be kept."""
     note = ArchiveNote.load(look.fs, look.layout, settings.name)
-    if note is None or note.incarnation != settings.incarnation:
+    if note is None or note.incarnation != settings.incarnation or awaits_groups(look, settings):
         return VacuumReport(0, 0, log.start_offset)
     verified = note.verified_of(start_now(log))
     return log.let_go(_NOTHING_IS_KEPT, _lower(floor_of(look, settings), verified))

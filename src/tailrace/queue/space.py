@@ -128,7 +128,7 @@ class Roomy(Publishing):
 
     def drop_archived(self) -> VacuumReport:
         """Delete the segments that are verified in the queue's archive, whatever `retention` says,
-        as far as no group of a classic queue needs them."""
+        as far as no group of a classic queue needs them; none of one that has no group yet."""
         settings, store, log = self.settings, self._store, self.log
         return store.reserve.in_need(lambda: retaining.drop_archived(store.look, settings, log))
 

@@ -15,6 +15,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
 
 from tailrace import NotWritten, Queue, Store, Stream
 from tailrace.log.fs import FileSystem, OsFileSystem
+from tailrace.log.options import Retention
 from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.stats import look_through
 from tailrace.spark.lake import restore as restoring
@@ -22,7 +23,7 @@ from tailrace.spark.lake.archive import archive, release
 from tailrace.spark.lake.engines import Task
 from tailrace.spark.lake.manifest import Manifest
 from tailrace.spark.lake.writing import Piece, Staged
-from tests.spark.lake.support import SMALL, fill, open_store, order, pieces, put
+from tests.spark.lake.support import SMALL, T0, fill, open_store, order, pieces, put
 
 __all__ = ["pieces"]  # a fixture
 
@@ -104,3 +105,39 @@ def test_what_came_back_from_another_archive_is_not_verified_in_this_one(tmp_pat
         note = note_of(store, stream)
         assert (note.verified_from, note.verified) == (0, report.verified)
         assert stream.log.start_offset == report.verified
+
+
+def test_tasks_that_nobody_has_begun_with_stay(tmp_path: Path) -> None:
+    with open_store(tmp_path / "data") as store:
+        queue = store.queue("tasks", **SMALL)
+        fill(queue, 60)
+        report = put(store, queue, tmp_path / "lake", delete=True)
+        assert report.verified
+        assert report.deleted_segments == 0
+        assert "no group has begun" in (report.notice or "")
+        with queue.consumer("workers") as consumer:
+            messages = consumer.receive(60)
+            assert messages[0].offset == 0
+            consumer.ack(messages)
+        report = put(store, queue, tmp_path / "lake", delete=True)
+        assert report.deleted_segments > 0
+        assert report.notice is None
+
+
+def empty(queue: Queue | Stream) -> None:
+    queue.log.let_go(Retention(max_bytes=0), None)
+
+
+def test_a_step_without_rows_is_like_any_other(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 100)
+        put(store, stream, lake, until_ms=T0 + 30_000)
+        empty(stream)
+        bring_back(stream, lake)  # and then a gap up to 100
+        fill(stream, 100)
+        put(store, stream, lake, until_ms=T0 + 100_000)
+        assert any(not step.files for step in Manifest.load(FS, str(lake)).steps)
+        assert put(store, stream, lake).rows > 0
+        assert put(store, stream, lake).steps == 0

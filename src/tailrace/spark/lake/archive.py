@@ -23,6 +23,7 @@ from tailrace.errors import ConfigError, Corrupt, NotWritten, OffsetOutOfRange, 
 from tailrace.log.cuts import cuts, sealed_end, start_now
 from tailrace.log.retention import VacuumReport
 from tailrace.queue.archived import ArchiveNote
+from tailrace.queue.retaining import awaits_groups
 from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
 from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing
 from tailrace.spark.lake.placing import place, tidy
@@ -73,7 +74,8 @@ class ArchiveReport:
     """What was archived. `first` and `last` are offsets, `first <= o < last`, in which it is;
     `remaining` are offsets of the queue that are not archived, most of them because their segment
     is still written to; `missed` are those that retention has deleted before. `verified` is the
-    offset below which everything was compared with the log, if that was asked for."""
+    offset below which everything was compared with the log, if that was asked for. `notice` says
+    why nothing was deleted, where that may surprise."""
 
     queue: str
     folder: str
@@ -91,6 +93,7 @@ class ArchiveReport:
     verified: int | None = None
     deleted_segments: int = 0
     deleted_bytes: int = 0
+    notice: str | None = None
     seconds: float = 0.0
 
 
@@ -192,9 +195,11 @@ class _Run:
         if self._order.drop is not None:
             dropped = self._order.drop()
             self._say(deleted_segments=dropped.segments, deleted_bytes=dropped.bytes)
+            if awaits_groups(self._look, self._settings):
+                self._say(notice="nothing is deleted: no group has begun with this work queue yet")
         return self._report
 
-    def _say(self, **changes: int | None) -> None:
+    def _say(self, **changes: int | str | None) -> None:
         self._report = replace(self._report, **changes)  # type: ignore[arg-type]
 
     # --- before -----------------------------------------------------------------------------
