@@ -37,9 +37,11 @@ def test_a_note_is_read_back_and_changed(store: Store) -> None:
     found = load(store.fs, store.layout, "s")
     assert found is not None
     assert (found.verified, found.holds) == (7, True)
-    assert found.floor(found.incarnation) == 7
-    assert found.floor("another") is None
-    assert replace(found, holds=False).floor(found.incarnation) is None
+    assert found.floor(found.incarnation, 0) == 7
+    assert found.floor("another", 0) is None
+    assert replace(found, holds=False).floor(found.incarnation, 0) is None
+    later = replace(found, verified_from=5)
+    assert [later.floor(found.incarnation, start) for start in (4, 5, 9)] == [0, 7, 7]
     ArchiveNote.change(store.fs, store.layout, "s", lambda note: None)
     assert load(store.fs, store.layout, "s") is None
     ArchiveNote.drop(store.fs, store.layout, "s")  # harmless

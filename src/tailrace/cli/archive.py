@@ -235,6 +235,8 @@ def _describe(report: ArchiveReport) -> Iterator[str]:
         deleted = f"{counted(report.deleted_segments, 'segment')}, "
         deleted += format_size(report.deleted_bytes)
         yield f"  verified below offset {report.verified:,}; deleted {deleted}"
+    if report.notice:
+        yield f"  {report.notice}"
     if report.remaining:
         rest = counted(report.remaining, "message")
         yield f"  {rest} not archived yet: their segment is still written to, or not chosen"

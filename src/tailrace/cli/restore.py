@@ -30,7 +30,11 @@ __all__ = ["restore"]
 @click.option("--end", type=click.IntRange(min=0), metavar="OFFSET", help="Up to before this one.")
 @click.option("--since", callback=parse_time, metavar="TIME", help="From the first of then on.")
 @click.option("--until", callback=parse_time, metavar="TIME", help="Up to before that of then.")
-@click.option("--force", is_flag=True, help="Also if the queue would delete it again at once.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also if the queue would delete it again at once, or the rest could not come back.",
+)
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
 def restore(
@@ -75,7 +79,7 @@ def restore(
     with open_queue(store, queue) as (opened, found):
         settings, log = found.settings, found.log
         wanted = restoring.Wanted(start, end, since, until)
-        bounds = restoring.choose(log, manifest, queue, settings.incarnation, wanted)
+        bounds = restoring.choose(log, manifest, queue, settings.incarnation, wanted, force=force)
         floor = floor_of(opened.look, settings)
         if floor is not None and floor > bounds.first and not settings.retention and not force:
             raise TailraceError(

@@ -2,7 +2,9 @@
 
 A checked line in `.tailrace/archive` of the queue's folder. Whoever archives writes it, and
 retention reads it: while the note `holds`, whatever the limits say, only what is below `verified`
-may go. All that the log had below that was read back from the archive and compared.
+may go. All that the log had from `verified_from` up to there was read back from the archive and
+compared. A log that starts before that range has got back what nobody has compared with this
+archive, so nothing goes until that is done.
 
 A note that cannot be read holds everything: nobody deletes what may be the only copy.
 """
@@ -40,6 +42,7 @@ class ArchiveNote:
     place: str
     verified: int = 0
     holds: bool = False
+    verified_from: int = 0
 
     @classmethod
     def load(cls, fs: FileSystem, layout: Layout, queue: str) -> ArchiveNote | None:
@@ -111,9 +114,15 @@ class ArchiveNote:
         """Where the archive is."""
         return os.path.normpath(os.path.join(os.path.abspath(layout.root), self.place))
 
-    def floor(self, incarnation: str) -> int | None:
-        """Below which offset retention may delete; `None` if the archive has no say."""
-        return self.verified if self.holds and self.incarnation == incarnation else None
+    def verified_of(self, start: int) -> int:
+        """Below which offset everything of a log that starts there is in the archive."""
+        return self.verified if start >= self.verified_from else 0
+
+    def floor(self, incarnation: str, start: int) -> int | None:
+        """Below which offset retention may delete from a log that starts there; `None` if the
+        archive has no say."""
+        has_say = self.holds and self.incarnation == incarnation
+        return self.verified_of(start) if has_say else None
 
 
 def _path(layout: Layout, queue: str) -> str:

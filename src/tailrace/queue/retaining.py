@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tailrace.log.cuts import start_now
+from tailrace.log.log import Log
 from tailrace.log.options import Retention
 from tailrace.log.retention import VacuumReport
 from tailrace.log.staging import sweep
@@ -19,7 +21,7 @@ from tailrace.queue.handles import QueueLog
 from tailrace.queue.looking import Look
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["archived_floor", "drop_archived", "floor_of", "limits_of", "vacuum"]
+__all__ = ["archived_floor", "awaits_groups", "drop_archived", "floor_of", "limits_of", "vacuum"]
 
 _NOTHING_IS_KEPT: Final = Retention(max_bytes=0)
 
@@ -36,11 +38,16 @@ def floor_of(look: Look, settings: QueueSettings) -> int | None:
     return min(found, default=None)
 
 
-def archived_floor(look: Look, settings: QueueSettings) -> int | None:
+def awaits_groups(look: Look, settings: QueueSettings) -> bool:
+    """Whether a queue has tasks that nobody has begun with: the first group is to find them all."""
+    return settings.type != "stream" and not look.group_ids(settings.name)
+
+
+def archived_floor(look: Look, settings: QueueSettings, log: Log) -> int | None:
     """Below which offset the archive lets go; `None` if it has no say. It only rises, unless
-    somebody begins another archive."""
+    somebody begins another archive, or restores what this one does not have."""
     note = ArchiveNote.load(look.fs, look.layout, settings.name)
-    return None if note is None else note.floor(settings.incarnation)
+    return None if note is None else note.floor(settings.incarnation, start_now(log))
 
 
 def limits_of(settings: QueueSettings, floor: int | None) -> Retention:
@@ -54,15 +61,16 @@ def vacuum(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumReport:
     floor = floor_of(look, settings)
     retention = limits_of(settings, floor)
     sweep(look.fs, log._folder, look.clock.wall_ms())  # what writers of much at once have left
-    return log.let_go(retention, _lower(floor, archived_floor(look, settings)))
+    return log.let_go(retention, _lower(floor, archived_floor(look, settings, log)))
 
 
 def drop_archived(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumReport:
     """Delete what is verified in the archive, and needed by no group, whatever is to be kept."""
     note = ArchiveNote.load(look.fs, look.layout, settings.name)
-    if note is None or note.incarnation != settings.incarnation:
+    if note is None or note.incarnation != settings.incarnation or awaits_groups(look, settings):
         return VacuumReport(0, 0, log.start_offset)
-    return log.let_go(_NOTHING_IS_KEPT, _lower(floor_of(look, settings), note.verified))
+    verified = note.verified_of(start_now(log))
+    return log.let_go(_NOTHING_IS_KEPT, _lower(floor_of(look, settings), verified))
 
 
 def _lower(first: int | None, second: int | None) -> int | None:

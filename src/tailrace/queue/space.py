@@ -111,7 +111,7 @@ class Roomy(Publishing):
     def _drop_from_front(self, log: Log, count: int, end: int) -> int:
         """What has expired goes along, and does not count."""
         dropped, upto = 0, log.start_offset
-        floor = retaining.archived_floor(self._store.look, self.settings)
+        floor = retaining.archived_floor(self._store.look, self.settings, log)
         end = end if floor is None else min(end, floor)
         while dropped < count and upto < end:
             dropped += upto not in self._lapsed
@@ -128,7 +128,7 @@ class Roomy(Publishing):
 
     def drop_archived(self) -> VacuumReport:
         """Delete the segments that are verified in the queue's archive, whatever `retention` says,
-        as far as no group of a classic queue needs them."""
+        as far as no group of a classic queue needs them; none of one that has no group yet."""
         settings, store, log = self.settings, self._store, self.log
         return store.reserve.in_need(lambda: retaining.drop_archived(store.look, settings, log))
 
@@ -138,7 +138,7 @@ class Roomy(Publishing):
         with self._lock:
             log = self.log
             end = log.end_of_first_segment()
-            floor = retaining.archived_floor(self._store.look, self.settings)
+            floor = retaining.archived_floor(self._store.look, self.settings, log)
             if end is None or (floor is not None and end > floor):
                 return False
             groups = self._classic_groups()

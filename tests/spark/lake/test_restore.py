@@ -56,8 +56,9 @@ def fill(log: Log, count: int, chance: random.Random | None = None) -> None:
         count -= many
 
 
-def bring_back(log: Log, manifest: Manifest, **wanted: Any) -> Any:
-    return restore(log, manifest, choose(log, manifest, "q", "", Wanted(**wanted)))
+def bring_back(log: Log, manifest: Manifest, *, force: bool = False, **wanted: Any) -> Any:
+    bounds = choose(log, manifest, "q", "", Wanted(**wanted), force=force)
+    return restore(log, manifest, bounds)
 
 
 def deleted(log: Log, before: int) -> None:
@@ -138,8 +139,13 @@ def test_a_range_of_times(tmp_path: Path) -> None:
         assert first_at(manifest, T0 - 1) == 0
         assert first_at(manifest, T0 + 99_001) is None
         deleted(log, 100)
-        report = bring_back(log, manifest, since_ms=T0 + 20_000, until_ms=T0 + 70_000)
+        times = {"since_ms": T0 + 20_000, "until_ms": T0 + 70_000}
+        with pytest.raises(OffsetOutOfRange, match=r"from 70 on could never .* --force"):
+            bring_back(log, manifest, **times)
+        assert (everything(log), log.end_offset) == ([], 100)
+        report = bring_back(log, manifest, force=True, **times)
         assert (report.first, report.last, report.records) == (20, 70, 50)
+        assert report.missing == 30  # behind it
         assert [record.offset for record in log.read()] == list(range(20, 70))
         assert log.end_offset == 100
         with pytest.raises(ConfigError, match="nothing from that time on"):
@@ -174,6 +180,53 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         assert log.end_offset == 0
 
 
+def test_another_queue_whose_numbers_agree_is_refused(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", **SMALL) as log:
+        fill(log, 100)
+        manifest = make_archive(tmp_path / "a", log, [(0, 100)])
+    with Log(tmp_path / "other", **SMALL) as other:
+        fill(other, 100)
+        deleted(other, 100)
+        assert (other.start_offset, other.end_offset) == (100, 100)
+        with pytest.raises(ConfigError, match="archive of the queue 'q', not of 'other'"):
+            choose(other, manifest, "other", "", Wanted())
+        with pytest.raises(ConfigError, match="which was deleted"):
+            choose(other, manifest, "q", "another", Wanted())
+        bring_back(other, manifest)  # the same queue
+
+
+def test_what_was_broken_off_in_a_new_queue_can_be_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the next offset is another, and before anything is there."""
+    with Log(tmp_path / "log", **SMALL) as log:
+        fill(log, 100)
+        before = everything(log)
+        manifest = make_archive(tmp_path / "a", log, [(0, 100)])
+        another = make_archive(tmp_path / "b", log, [(0, 100)], queue="another")
+
+    def killed(self: object, *arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    def chosen(log: Log, manifest: Manifest) -> Any:
+        return choose(log, manifest, "new", "new", Wanted())
+
+    with Log(tmp_path / "new", **SMALL) as log:
+        monkeypatch.setattr("tailrace.log.prepending._Prepender._place", killed)
+        with pytest.raises(KeyboardInterrupt):
+            restore(log, manifest, chosen(log, manifest))
+        monkeypatch.undo()
+    with Log(tmp_path / "new", **SMALL) as log:
+        assert (everything(log), log.end_offset) == ([], 100)
+        with pytest.raises(ConfigError, match="archive of the queue 'another'"):
+            chosen(log, another)
+        restore(log, manifest, chosen(log, manifest))
+        assert everything(log) == before
+        deleted(log, 100)
+        with pytest.raises(ConfigError, match="archive of the queue 'q', not of 'new'"):
+            chosen(log, manifest)
+
+
 @pytest.mark.parametrize("how", ["cut", "changed", "gone"])
 def test_a_damaged_file_is_named_and_nothing_comes_back(tmp_path: Path, how: str) -> None:
     with Log(tmp_path / "log", **SMALL) as log:
@@ -192,7 +245,7 @@ def test_a_damaged_file_is_named_and_nothing_comes_back(tmp_path: Path, how: str
             bring_back(log, manifest)
         assert everything(log) == []
         assert not list((tmp_path / "log/.tailrace/staging").iterdir())
-        assert bring_back(log, manifest, end=50).records == 50
+        assert bring_back(log, manifest, end=50, force=True).records == 50
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from tailrace.errors import ConfigError, Corrupt, NotWritten, OffsetOutOfRange, 
 from tailrace.log.cuts import cuts, sealed_end, start_now
 from tailrace.log.retention import VacuumReport
 from tailrace.queue.archived import ArchiveNote
+from tailrace.queue.retaining import awaits_groups
 from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
 from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing
 from tailrace.spark.lake.placing import place, tidy
@@ -73,7 +74,8 @@ class ArchiveReport:
     """What was archived. `first` and `last` are offsets, `first <= o < last`, in which it is;
     `remaining` are offsets of the queue that are not archived, most of them because their segment
     is still written to; `missed` are those that retention has deleted before. `verified` is the
-    offset below which everything was compared with the log, if that was asked for."""
+    offset below which everything was compared with the log, if that was asked for. `notice` says
+    why nothing was deleted, where that may surprise."""
 
     queue: str
     folder: str
@@ -91,6 +93,7 @@ class ArchiveReport:
     verified: int | None = None
     deleted_segments: int = 0
     deleted_bytes: int = 0
+    notice: str | None = None
     seconds: float = 0.0
 
 
@@ -135,11 +138,12 @@ def size_to_archive(look: Look, order: Order) -> int:
 
 
 def release(look: Look, queue: str) -> ArchiveNote | None:
-    """Have retention no longer wait for the archive; where that is stays known. What was noted."""
+    """Have retention no longer wait for the archive; where that is stays known. What was noted.
+    Whoever goes on with it compares anew: by then another may be in its place."""
     look.settings(queue)
 
     def edit(note: ArchiveNote | None) -> ArchiveNote | None:
-        return None if note is None else replace(note, holds=False)
+        return None if note is None else replace(note, holds=False, verified=0, verified_from=0)
 
     try:
         return ArchiveNote.change(look.fs, look.layout, queue, edit)
@@ -181,7 +185,7 @@ class _Run:
         ):
             tidy(self._fs, writing)
             self._catch_up(tables, writing)
-            self._note(0)
+            self._note(writing.manifest)
             if log is not None:
                 with self._staging(writing) as staging:
                     self._archive(writing, log, tables, staging)
@@ -191,9 +195,11 @@ class _Run:
         if self._order.drop is not None:
             dropped = self._order.drop()
             self._say(deleted_segments=dropped.segments, deleted_bytes=dropped.bytes)
+            if awaits_groups(self._look, self._settings):
+                self._say(notice="nothing is deleted: no group has begun with this work queue yet")
         return self._report
 
-    def _say(self, **changes: int | None) -> None:
+    def _say(self, **changes: int | str | None) -> None:
         self._report = replace(self._report, **changes)  # type: ignore[arg-type]
 
     # --- before -----------------------------------------------------------------------------
@@ -242,8 +248,9 @@ class _Run:
         found = [open_table(kind, self._folder, origin) for kind in kinds]
         return [table for table in found if table is not None]
 
-    def _note(self, verified: int) -> None:
-        """Where the archive is, and how far it was compared."""
+    def _note(self, manifest: Manifest, verified: tuple[int, int] | None = None) -> None:
+        """Where the archive is, and which range of it was compared: never more than it has,
+        whatever an archive had that was in its place."""
         settings, layout = self._settings, self._look.layout
         place_ = ArchiveNote.place_of(layout, self._folder)
 
@@ -251,7 +258,9 @@ class _Run:
             if note is None or (note.incarnation, note.place) != (settings.incarnation, place_):
                 note = ArchiveNote(settings.incarnation, place_)
             holds = note.holds or self._order.drop is not None
-            return replace(note, verified=max(note.verified, verified), holds=holds)
+            first, last = verified or (note.verified_from, note.verified)
+            last = min(last, manifest.reaches(first))
+            return replace(note, verified_from=first, verified=last, holds=holds)
 
         ArchiveNote.change(self._fs, layout, settings.name, edit)
 
@@ -322,7 +331,9 @@ class _Run:
         """All that can be verified from the log's beginning on, each step once."""
         manifest, layout = writing.manifest, self._look.layout
         note = ArchiveNote.load(self._fs, layout, self._order.queue)
-        first = max(start_now(log), 0 if note is None else note.verified)
+        begin = first = start_now(log)
+        if note is not None and note.verified_from <= first <= note.verified:
+            begin, first = note.verified_from, note.verified
         steps = list(manifest.within(first, manifest.reaches(first)))
         total, done = sum(step.size for step in steps), 0
 
@@ -336,7 +347,7 @@ class _Run:
         with contextlib.closing(checked):
             for step in checked:
                 first = step.last
-                self._note(first)
+                self._note(manifest, (begin, first))
                 done += step.size
                 self._progress(done, total)
         self._say(verified=first)

@@ -5,10 +5,15 @@
 
 The last arrow is one step: everything is back, or nothing. Only that needs the turn to write, so
 others go on with the log meanwhile. The rows are read in this process, some megabytes at a time.
+
+A queue that never had a message takes those of any other. Whoever is killed in that may leave it
+with another next offset, as if it had had some. So `.tailrace/restoring` of its log says before
+whose they are, and up to where, and the same may be tried again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +26,7 @@ from tailrace.kernel import MAX_COUNT, TooLarge
 from tailrace.kernel.arrow import Source
 from tailrace.kernel.layout import MAX_SECTION
 from tailrace.log.prepending import Front, Joint, joint_of, prepend
+from tailrace.log.sidefiles import load_checked_json, side_path, store_checked_json
 from tailrace.spark.lake.reading import check_file, first_at, in_order
 from tailrace.spark.lake.rows import records_of
 
@@ -35,6 +41,7 @@ pc: Any = pyarrow.compute  # its stubs know few of these calls
 __all__ = ["Bounds", "RestoreReport", "Wanted", "choose", "restore"]
 
 _BATCH_BYTES: Final = 1 << 20  # so that who reads one record does not pay for many
+_NOTE: Final = "restoring"
 _COLUMNS: Final = ("offset", "value", "key", "timestamp", "headers")
 
 T = TypeVar("T")
@@ -59,7 +66,8 @@ class Bounds(NamedTuple):
 
 
 class RestoreReport(NamedTuple):
-    """What came back. `missing`: so many offsets of the range are in no file of the archive."""
+    """What came back. `missing`: so many offsets of the range are in no file of the archive, or
+    stay without a message between it and the next offset of a queue that had none."""
 
     first: int
     last: int
@@ -69,8 +77,17 @@ class RestoreReport(NamedTuple):
     segments: int
 
 
-def choose(log: Log, manifest: Manifest, queue: str, incarnation: str, wanted: Wanted) -> Bounds:
-    """Which range fits. `ConfigError` or `OffsetOutOfRange` if none does."""
+def choose(
+    log: Log,
+    manifest: Manifest,
+    queue: str,
+    incarnation: str,
+    wanted: Wanted,
+    *,
+    force: bool = False,
+) -> Bounds:
+    """Which range fits. `ConfigError` or `OffsetOutOfRange` if none does. By `force` it may leave
+    out for good what the archive has behind it."""
     joint, folder = joint_of(log), manifest.folder
     ranges = manifest.ranges()
     if not ranges:
@@ -78,7 +95,7 @@ def choose(log: Log, manifest: Manifest, queue: str, incarnation: str, wanted: W
     first, last = _asked_for(manifest, wanted, ranges[0][0])
     if last is None:
         last = joint.seam if joint.has_records else ranges[-1][1]
-    _check_origin(manifest, queue, incarnation, joint, last)
+    _check_origin(log, manifest, queue, incarnation, joint)
     if joint.has_records and last != joint.seam:
         raise OffsetOutOfRange(
             f"{queue!r} starts at offset {joint.seam}, so what comes back has to end there, not at "
@@ -104,6 +121,15 @@ def choose(log: Log, manifest: Manifest, queue: str, incarnation: str, wanted: W
             f"{', '.join(f'{low} to {high - 1}' for low, high in ranges)}, and {queue!r} "
             + (f"starts at {joint.seam}" if joint.has_records else "has no messages")
         )
+    has_more = any(low < joint.end and high > last for low, high in ranges)
+    if not joint.has_records and last < joint.end and has_more and not force:
+        raise OffsetOutOfRange(
+            f"{queue!r} goes on at offset {joint.end}, and what the archive has from {last} on "
+            "could never come back after this: leave the end out, or say --force",
+            offset=last,
+            low=joint.start,
+            high=joint.end,
+        )
     return Bounds(first, last, joint)
 
 
@@ -119,13 +145,18 @@ def _asked_for(manifest: Manifest, wanted: Wanted, least: int) -> tuple[int, int
     return least if first is None else first, last
 
 
-def _check_origin(
-    manifest: Manifest, queue: str, incarnation: str, joint: Joint, last: int
-) -> None:
+def _check_origin(log: Log, manifest: Manifest, queue: str, incarnation: str, joint: Joint) -> None:
     """Another queue's records may become those of one that never had any of its own."""
-    is_new = not joint.has_records and joint.end in (0, last)  # or an attempt was broken off
-    if not is_new:
-        manifest.origin.check_is(queue, incarnation, manifest.folder)
+    if not joint.has_records:
+        found = load_checked_json(log._fs, side_path(log._folder, _NOTE))
+        if joint.end == 0 or found == _note_of(manifest, joint.end):  # an attempt was broken off
+            return
+    manifest.origin.check_is(queue, incarnation, manifest.folder)
+
+
+def _note_of(manifest: Manifest, last: int) -> dict[str, Any]:
+    origin = manifest.origin
+    return {"queue": origin.queue, "incarnation": origin.incarnation, "last": last}
 
 
 def restore(
@@ -138,6 +169,8 @@ def restore(
     limit = min(bounds.joint.first, last) if bounds.joint.has_records else last
     steps = list(manifest.within(first, min(last, limit)))
     total = sum(step.size for step in steps)
+    is_empty = not bounds.joint.has_records
+    note = side_path(log._folder, _NOTE)
     with Front(log, f"restore-{secrets.token_hex(8)}") as front:
         try:
             for rows, done in _ahead(_rows(log, manifest, steps, first, limit)):
@@ -145,18 +178,24 @@ def restore(
                 if progress is not None:
                     progress(done, total)
             staged = front.finish()
+            if is_empty:
+                store_checked_json(log._fs, note, _note_of(manifest, last))
         except OSError as error:
             raise NotWritten(f"{log.path}: nothing is restored: {error}") from error
         if not staged.seals and first < limit:
             raise ConfigError(f"the archive in {manifest.folder} has no row of that range")
         prepend(log, front, staged, first, last)
+    with contextlib.suppress(OSError):  # it says nothing of a log that has records
+        if is_empty:
+            log._fs.unlink(note)
     start = staged.seals[0].base if staged.seals else first
     own = last - max(limit, first) if last > limit else 0  # of the log's own
+    behind = max(bounds.joint.end - last, 0) if is_empty else 0
     return RestoreReport(
         start,
         last,
         staged.records + own,
-        limit - start - staged.records if staged.seals else 0,
+        (limit - start - staged.records if staged.seals else 0) + behind,
         staged.size,
         len(staged.seals),
     )

@@ -1,0 +1,143 @@
+"""Nothing goes from a queue that is not in its archive, whatever became of either before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
+
+from tailrace import NotWritten, Queue, Store, Stream
+from tailrace.log.fs import FileSystem, OsFileSystem
+from tailrace.log.options import Retention
+from tailrace.queue.archived import ArchiveNote
+from tailrace.queue.stats import look_through
+from tailrace.spark.lake import restore as restoring
+from tailrace.spark.lake.archive import archive, release
+from tailrace.spark.lake.engines import Task
+from tailrace.spark.lake.manifest import Manifest
+from tailrace.spark.lake.writing import Piece, Staged
+from tests.spark.lake.support import SMALL, T0, fill, open_store, order, pieces, put
+
+__all__ = ["pieces"]  # a fixture
+
+FS = OsFileSystem()
+
+
+class NoRoom:
+    """An engine whose disk is full from the beginning."""
+
+    name = "no room"
+
+    def run(
+        self, fs: FileSystem, log: Any, task: Task, pieces: Sequence[Piece]
+    ) -> Generator[Staged, None, None]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        yield
+
+
+def note_of(store: Store, queue: Queue | Stream) -> ArchiveNote:
+    found = ArchiveNote.load(store.fs, store.layout, queue.name)
+    assert found is not None
+    return found
+
+
+def bring_back(queue: Queue | Stream, folder: Path, **wanted: Any) -> restoring.RestoreReport:
+    manifest = Manifest.load(FS, str(folder))
+    incarnation = queue.settings.incarnation
+    asked = restoring.Wanted(**wanted)
+    bounds = restoring.choose(queue.log, manifest, queue.name, incarnation, asked)
+    return restoring.restore(queue.log, manifest, bounds)
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_new_archive_has_nothing_of_the_lost_one(tmp_path: Path, is_released: bool) -> None:
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL, retention={"max_length_messages": 1})
+        fill(stream, 60)
+        verified = put(store, stream, lake, delete=True).verified
+        assert verified
+        fill(stream, 60)
+        shutil.rmtree(lake)
+        if is_released:
+            release(look_through(store), "events")
+        else:  # as when a version that kept it has released the note
+            kept = ArchiveNote(
+                stream.settings.incarnation, ArchiveNote.place_of(store.layout, str(lake)), 100
+            )
+            ArchiveNote.change(store.fs, store.layout, "events", lambda _: kept)
+        start = stream.log.start_offset
+        with pytest.raises(NotWritten):
+            archive(look_through(store), order(stream, lake, delete=True), NoRoom())
+        note = note_of(store, stream)
+        assert (note.holds, note.verified) == (True, 0)
+        assert stream.vacuum().segments == 0
+        assert stream.log.start_offset == start
+        assert put(store, stream, lake, delete=True).deleted_segments > 0
+
+
+@pytest.mark.usefixtures("pieces")
+def test_what_came_back_from_another_archive_is_not_verified_in_this_one(tmp_path: Path) -> None:
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL, retention={"max_bytes": 2_000})
+        fill(stream, 100)
+        put(store, stream, tmp_path / "one", delete=True)
+        release(look_through(store), "events")
+        begin = stream.log.start_offset
+        fill(stream, 100)
+        put(store, stream, tmp_path / "two", delete=True)
+        assert note_of(store, stream).verified_from == begin
+        bring_back(stream, tmp_path / "two")
+        bring_back(stream, tmp_path / "one")
+        assert stream.log.start_offset == 0
+        assert stream.vacuum().segments == 0
+        assert stream.drop_archived().segments == 0
+        assert not stream.drop_segment()
+        report = put(store, stream, tmp_path / "two", delete=True)  # now it has them
+        assert Manifest.load(FS, str(tmp_path / "two")).reaches(0) == report.verified
+        note = note_of(store, stream)
+        assert (note.verified_from, note.verified) == (0, report.verified)
+        assert stream.log.start_offset == report.verified
+
+
+def test_tasks_that_nobody_has_begun_with_stay(tmp_path: Path) -> None:
+    with open_store(tmp_path / "data") as store:
+        queue = store.queue("tasks", **SMALL)
+        fill(queue, 60)
+        report = put(store, queue, tmp_path / "lake", delete=True)
+        assert report.verified
+        assert report.deleted_segments == 0
+        assert "no group has begun" in (report.notice or "")
+        with queue.consumer("workers") as consumer:
+            messages = consumer.receive(60)
+            assert messages[0].offset == 0
+            consumer.ack(messages)
+        report = put(store, queue, tmp_path / "lake", delete=True)
+        assert report.deleted_segments > 0
+        assert report.notice is None
+
+
+def empty(queue: Queue | Stream) -> None:
+    queue.log.let_go(Retention(max_bytes=0), None)
+
+
+def test_a_step_without_rows_is_like_any_other(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 100)
+        put(store, stream, lake, until_ms=T0 + 30_000)
+        empty(stream)
+        bring_back(stream, lake)  # and then a gap up to 100
+        fill(stream, 100)
+        put(store, stream, lake, until_ms=T0 + 100_000)
+        assert any(not step.files for step in Manifest.load(FS, str(lake)).steps)
+        assert put(store, stream, lake).rows > 0
+        assert put(store, stream, lake).steps == 0
