@@ -164,3 +164,18 @@ def test_the_status(spark: Any, place: Place) -> None:
     assert (status.state, status.rows_in, status.rows_out, status.batch) == ("stopped", 2, 2, 0)
     assert lag_of(str(place.store), status.offsets) == {"events": 1}
     assert status.rate > 0
+
+
+def test_a_new_checkpoint_counts_from_zero(spark: Any, place: Place) -> None:
+    """Its batches are others than those of the same numbers before."""
+
+    def run(checkpoint: str) -> None:
+        sql = "SELECT string(value) AS value, count(*) AS n FROM events GROUP BY value"
+        sql = f"SELECT concat(value, ':', n) AS value FROM ({sql})"
+        place.run(spark, place.define(sql=sql, output_mode="update", checkpoint=checkpoint))
+
+    place.publish("events", b"1")
+    run("one")
+    place.publish("events", b"2")
+    run("two")
+    assert sorted(place.values("out")) == [b"1:1", b"1:1", b"2:1"]

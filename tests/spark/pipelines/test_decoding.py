@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -158,3 +159,38 @@ def test_avro_schemas_that_are_no_columns(schema: str, said: str) -> None:
 
     with pytest.raises(ConfigError, match=said):
         columns_of(schema)
+
+
+def test_avro_that_is_no_column() -> None:
+    """A decimal may have more digits than the schema says; only its own message does not fit."""
+    fastavro = pytest.importorskip("fastavro", reason="fastavro is missing: tailrace[avro]")
+    import pyarrow as pa
+    from pyspark.sql.types import DecimalType, StringType, StructField, StructType
+
+    from tailrace.spark.pipelines import avro
+
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    schema = {"type": "record", "name": "r", "fields": [{"name": "price", "type": price}]}
+    stored = {"type": "record", "name": "r", "fields": [{"name": "price", "type": "bytes"}]}
+    values = []
+    for cents in (125, 10**12, 250):
+        buffer = io.BytesIO()
+        row = {"price": cents.to_bytes(8, "big")}
+        fastavro.schemaless_writer(buffer, fastavro.parse_schema(stored), row)
+        values.append(buffer.getvalue())
+    fields = StructType([StructField("price", DecimalType(4, 2))])
+    reading = avro._Decoding.__new__(avro._Decoding)
+    reading._columns = StructType(
+        [StructField("reason", StringType()), StructField("fields", fields)]
+    )
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+    found = reading._decoded(batch, fastavro.parse_schema(schema)).to_pylist()
+    assert [row["fields"] for row in found] == [
+        {"price": Decimal("1.25")},
+        None,
+        {"price": Decimal("2.50")},
+    ]
+    reasons = [row["reason"] for row in found]
+    assert reasons[0] is reasons[2] is None
+    assert reasons[1].startswith("a field does not fit its type: ")
+    assert "precision" in reasons[1]

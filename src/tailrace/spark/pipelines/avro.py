@@ -7,6 +7,7 @@ and arrives as columns. Needs `fastavro`: `pip install 'tailrace[avro]'`.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import struct
@@ -65,6 +66,8 @@ _UNREADABLE: Final = (
     ValueError,
     struct.error,
 )
+# What Arrow raises at values that are Avro of the schema, and none of the column's type.
+_UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 def parse_schema(text: str) -> dict[str, Any]:
@@ -217,11 +220,23 @@ class _Decoding:
         made = {name: batch.column(name) for name in batch.schema.names}
         for field in self._columns.fields:
             if field.name == FIELDS:
-                made[FIELDS] = pa.array(found, arrow_type(field.dataType))
-            elif field.name == REASON:
-                made[REASON] = pa.array(reasons, pa.string())
+                made[FIELDS] = _as_column(found, reasons, arrow_type(field.dataType))
+        made[REASON] = pa.array(reasons, pa.string())
         names = [field.name for field in self._columns.fields]
         return pa.RecordBatch.from_arrays([made[name] for name in names], names=names)
+
+
+def _as_column(found: list[Any], reasons: list[str | None], kind: pa.DataType) -> pa.Array:
+    """What was decoded, as a column. Avro takes a decimal of more digits than its schema has, and
+    Arrow does not: one such value is not to fail its batch, so it gets a reason instead."""
+    with contextlib.suppress(*_UNFIT):  # which of them it is, is not told
+        return pa.array(found, kind)
+    for at, fields in enumerate(found):
+        try:
+            pa.array([fields], kind)
+        except _UNFIT as error:
+            found[at], reasons[at] = None, f"a field does not fit its type: {error}"
+    return pa.array(found, kind)
 
 
 def decode(value: bytes | None, schema: Any) -> tuple[Any, str | None]:

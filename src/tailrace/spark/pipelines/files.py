@@ -52,7 +52,8 @@ class FileWriter:
                 writer = writer.option("header", "true")
             writer.mode("overwrite").save(f"file://{os.path.abspath(staged)}")
             moves = self._moves(staged, batch)
-            store_checked_json(self._fs, note, {"batch": batch, "files": list(moves.values())})
+            document = {"owner": self._owner, "batch": batch, "files": list(moves.values())}
+            store_checked_json(self._fs, note, document)
             for source, target in moves.items():
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 with open(source, "rb") as file:
@@ -64,9 +65,10 @@ class FileWriter:
             shutil.rmtree(staged, ignore_errors=True)
 
     def _undo(self, note: str, batch: int) -> None:
-        """What an earlier attempt of this batch has left."""
+        """What an earlier attempt of this batch has left. One of the same number under another
+        checkpoint is another batch, whose files stay."""
         found = load_checked_json(self._fs, note, _LARGEST)
-        if found is not None and found["batch"] == batch:
+        if found is not None and (found["owner"], found["batch"]) == (self._owner, batch):
             for path in found["files"]:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)

@@ -10,11 +10,16 @@
 A checkpoint belongs to one query: Spark would go on with its offsets and its state whatever the
 statement says by now. So what it was made for is written down before it is made, and compared
 before it is used.
+
+What was written is known by the id of the checkpoint and the number of a batch, and a new
+checkpoint counts its batches from 0: with the id of an old one they would pass for what is there
+already. So the id is in the checkpoint, too, as the `metadata` that Spark makes if there is none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 import uuid
@@ -38,11 +43,13 @@ _LARGEST = 1 << 22  # of a description: a statement may be long
 
 @dataclass(frozen=True)
 class Made:
-    """What a checkpoint was made for. `starts` are the offsets that it began with."""
+    """What a checkpoint was made for. `starts` are the offsets that it began with, by the names of
+    the inputs; `checkpoint` is its address, if that is not on this machine."""
 
     id: str
     starts: Mapping[str, int]
     fingerprint: Mapping[str, str]
+    checkpoint: str | None = None
 
 
 class Home:
@@ -96,10 +103,14 @@ class Home:
     # --- the checkpoint ---------------------------------------------------------------------
 
     def made(self) -> Made | None:
+        """Of the checkpoint that is there; `None` if there is none, or nobody knows of it."""
         found = load_checked_json(self._fs, self._made, _LARGEST)
         if found is None:
             return None
-        return Made(found["id"], found["starts"], found["fingerprint"])
+        made = Made(found["id"], found["starts"], found["fingerprint"], found["checkpoint"])
+        if not is_local(self.checkpoint):
+            return made if made.checkpoint == self.checkpoint else None
+        return made if made.id == self._checkpoint_id() else None
 
     def changed(self) -> list[str]:
         """The keys that say something else than when the checkpoint was made. All of them, if
@@ -122,39 +133,74 @@ class Home:
             )
 
     def make(self, starts: Mapping[str, int]) -> Made:
-        """Note what the checkpoint is for, which is made after this."""
+        """Note what the checkpoint is for, and begin it if it is not there."""
         old = self.made()
         made = Made(
-            uuid.uuid4().hex if old is None else old.id,
+            (self._checkpoint_id() or uuid.uuid4().hex) if old is None else old.id,
             dict(starts) if old is None else old.starts,
             self.definition.fingerprint,
+            None if is_local(self.checkpoint) else self.checkpoint,
         )
         if made != old:
             document: dict[str, Any] = {
                 "id": made.id,
                 "starts": dict(made.starts),
                 "fingerprint": dict(made.fingerprint),
+                "checkpoint": made.checkpoint,
             }
             store_checked_json(self._fs, self._made, document)
+        if is_local(self.checkpoint) and self._checkpoint_id() is None:
+            self._begin(made.id)
         return made
 
     def begin_anew(self) -> list[str]:
         """Move the checkpoint aside, and what it was made for; where it is now."""
         aside = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{uuid.uuid4().hex[:6]}"
         places = [self.checkpoint, *(self.dead(name) for name in self.definition.inputs)]
-        moved = []
-        for place in [*places, self._made]:
+        for place in places:
             if not is_local(place):
                 raise TailraceError(
                     f"pipeline {self.definition.name!r}: its checkpoint is in {place}, and not on "
                     "this machine; move it yourself, or name another under the key checkpoint"
                 )
+        moved = []
+        # What it was made for goes first: nobody goes on with a checkpoint without that.
+        for place in [self._made, *places, self.files]:
             path = place.removeprefix("file://")
             if os.path.exists(path):
                 os.rename(path, f"{path}.{aside}")
                 moved.append(f"{path}.{aside}")
         return moved
 
+    @property
+    def _local(self) -> str:
+        return self.checkpoint.removeprefix("file://")
+
     def _has_checkpoint(self) -> bool:
-        path = self.checkpoint.removeprefix("file://")
-        return is_local(self.checkpoint) and os.path.exists(os.path.join(path, "metadata"))
+        names = ("metadata", "offsets", "commits")
+        return is_local(self.checkpoint) and any(
+            os.path.exists(os.path.join(self._local, name)) for name in names
+        )
+
+    def _checkpoint_id(self) -> str | None:
+        """Of the checkpoint that is there; `None` if there is none that can be read."""
+        if not is_local(self.checkpoint):
+            return None
+        try:
+            with open(os.path.join(self._local, "metadata"), encoding="utf-8") as file:
+                return uuid.UUID(json.load(file)["id"]).hex
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+
+    def _begin(self, made: str) -> None:
+        """Make a checkpoint of this id, which Spark takes for the id of the query."""
+        os.makedirs(self._local, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._local, ".metadata.crc"))  # of another one
+        path = os.path.join(self._local, "metadata")
+        with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+            json.dump({"id": str(uuid.UUID(made))}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.tmp", path)
+        self._fs.sync_dir(self._local)

@@ -50,7 +50,7 @@ class Planner:
         queues: Mapping[str, QueueSettings],
         starts: Mapping[str, int] | None = None,
     ) -> None:
-        """`starts` are offsets, by queue, from which a new query reads."""
+        """`starts` are offsets, by the names of the inputs, from which a new query reads."""
         self._spark = spark
         self._path = path
         self._definition = definition
@@ -74,7 +74,7 @@ class Planner:
         given = self._definition.inputs[name]
         schema = self._schemas[name]
         assert schema is not None
-        found = bad_rows(self._read(given, schema, list(_NEEDED_OF_BAD)), given, schema)
+        found = bad_rows(self._read(name, schema, list(_NEEDED_OF_BAD)), given, schema)
         return _letters(found, given.queue)
 
     @property
@@ -122,7 +122,7 @@ class Planner:
             if columns is None:
                 frame = self._stand_in(given, schema)
             else:
-                frame = self._read(given, schema, columns)
+                frame = self._read(name, schema, columns)
             frame = rows(frame, given, schema)
             if given.watermark is not None:
                 frame = self._with_watermark(frame, name, given)
@@ -149,9 +149,10 @@ class Planner:
             columns += f", {FIELDS} {schema.simpleString()}, {REASON} string"
         return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), columns)
 
-    def _read(self, given: Input, schema: StructType | None, columns: list[str]) -> DataFrame:
+    def _read(self, name: str, schema: StructType | None, columns: list[str]) -> DataFrame:
+        given = self._definition.inputs[name]
         wanted = [*columns] if "value" in columns or given.format == "raw" else [*columns, "value"]
-        kinds = [f"{name} {_KINDS[name]}" for name in wanted]
+        kinds = [f"{each} {_KINDS[each]}" for each in wanted]
         reader: Any = self._spark.readStream if given.is_stream else self._spark.read
         if given.format == "avro" and schema is not None:
             assert given.schema is not None
@@ -161,14 +162,14 @@ class Planner:
             reader = reader.format("tailrace")
         reader = reader.option("path", self._path).option("queue", given.queue)
         if given.is_stream:
-            reader = reader.options(**self._beginning(given))
+            reader = reader.options(**self._beginning(name, given))
             if given.most is not None:
                 reader = reader.option("maxOffsetsPerTrigger", str(given.most))
         found: DataFrame = reader.schema(", ".join(kinds)).load()
         return found
 
-    def _beginning(self, given: Input) -> dict[str, str]:
-        start: Any = self._starts.get(given.queue, given.start)
+    def _beginning(self, name: str, given: Input) -> dict[str, str]:
+        start: Any = self._starts.get(name, given.start)
         if isinstance(start, datetime):
             return {"startingTimestamp": start.isoformat()}
         if isinstance(start, int):

@@ -112,24 +112,24 @@ class Run:
         self._write()
 
     def _starts(self, place: Place) -> dict[str, int]:
-        """Offsets that a new run begins with, so that all of its queries begin with the same. A
-        word is as good where it means the same to all."""
+        """Offsets that a new run begins with, by the names of the inputs, so that all of its
+        queries begin with the same. `first` is one, too: retention may pass it before a query
+        begins that starts later, which then has to say so."""
         found = {}
         there = place.queues()
-        for given in self.definition.inputs.values():
-            if given.is_stream and given.start != "first" and given.queue in there:
+        for name, given in self.definition.inputs.items():
+            if given.is_stream and given.queue in there:
                 queue = there[given.queue]
                 with place.log(queue.name, queue.incarnation) as log:
                     if isinstance(given.start, int):
-                        found[queue.name] = given.start
+                        found[name] = given.start
                     elif log is None:
-                        found[queue.name] = 0
+                        found[name] = 0
                     else:
                         at = given.start
                         at_ms = round(at.timestamp() * 1000) if isinstance(at, datetime) else None
-                        found[queue.name] = offset_of(
-                            log, queue.name, "latest", at_ms, "startingOffsets"
-                        )
+                        word = "earliest" if at == "first" else "latest"
+                        found[name] = offset_of(log, queue.name, word, at_ms, "startingOffsets")
         return found
 
     def _letters(self, name: str, place: Place) -> str:

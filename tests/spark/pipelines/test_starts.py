@@ -1,0 +1,77 @@
+"""Where a new pipeline begins: each of its queries and inputs at the offset that `start` means."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tailrace.errors import TailraceError
+from tailrace.log.options import Retention
+from tailrace.spark.pipelines.definition import Definition
+from tailrace.spark.pipelines.planning import Planner
+from tailrace.spark.pipelines.running import Run, told_apart
+from tailrace.spark.planning import Place as StorePlace
+from tests.spark.pipelines.support import Place
+
+JSON = {"format": "json", "schema": "id long"}
+
+
+def test_inputs_of_one_queue(place: Place) -> None:
+    place.publish("events", *({"id": n} for n in range(10)))
+    later = {"queue": "events", "stream": True, **JSON}
+    definition = place.define(
+        sql="SELECT 1",
+        **JSON,
+        tables={"later": {**later, "start": "next"}, "fifth": {**later, "start": 5}},
+    )
+    nothing: Any = None
+    store = str(place.store)
+    starts = Run(nothing, store, definition)._starts(StorePlace(store))
+    assert starts == {"events": 0, "later": 10, "fifth": 5}
+    planner = Planner(nothing, store, definition, {}, starts)
+    found = {name: planner._beginning(name, each) for name, each in definition.inputs.items()}
+    assert found == {
+        name: {"startingOffsets": json.dumps({"events": start})} for name, start in starts.items()
+    }
+
+
+def test_a_start_that_retention_has_moved(place: Place) -> None:
+    definition = fill(place)
+    let_go(place)
+    nothing: Any = None
+    run = Run(nothing, str(place.store), definition)
+    assert run._starts(StorePlace(str(place.store)))["events"] > 0
+
+
+def test_what_does_not_fit_is_not_passed_over(spark: Any, place: Place) -> None:
+    """The query of the dead letters starts later: what retention has deleted by then stops it."""
+    definition = fill(place)
+    session = told_apart(spark, definition, {})
+    run = Run(session, str(place.store), definition, once=True)
+    with run.home.held():
+        run.start()
+        run._queries["main"].awaitTermination()
+        run.finish()  # as SIGTERM does, in the first batch
+        run.poll()
+        run.stop()
+    let_go(place)
+    with pytest.raises(TailraceError, match="retention has deleted"):
+        place.run(spark, definition)
+
+
+def fill(place: Place) -> Definition:
+    with place.open() as store:
+        events = store.stream("events", compression="none", segment_bytes=1000)
+        events.publish(b"bad")
+        for n in range(100):
+            events.publish(json.dumps({"id": n}).encode())
+    return place.define(**JSON, sql="SELECT id FROM events")
+
+
+def let_go(place: Place) -> None:
+    with place.open() as store:
+        log = store.get("events").log
+        log.let_go(Retention(max_bytes=1), None)
+        assert log.start_offset > 0
