@@ -38,8 +38,8 @@ class NoRoom:
     def run(
         self, fs: FileSystem, log: Any, task: Task, pieces: Sequence[Piece]
     ) -> Generator[Staged, None, None]:
+        yield from ()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        yield
 
 
 def note_of(store: Store, queue: Queue | Stream) -> ArchiveNote:
