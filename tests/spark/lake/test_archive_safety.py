@@ -39,8 +39,9 @@ class NoRoom:
     def run(
         self, fs: FileSystem, log: Any, task: Task, pieces: Sequence[Piece]
     ) -> Generator[Staged, None, None]:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        yield
+        if pieces:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        yield from ()
 
 
 def note_of(store: Store, queue: Queue | Stream) -> ArchiveNote:

@@ -139,7 +139,7 @@ def test_a_range_of_times(tmp_path: Path) -> None:
         assert first_at(manifest, T0 - 1) == 0
         assert first_at(manifest, T0 + 99_001) is None
         deleted(log, 100)
-        times = {"since_ms": T0 + 20_000, "until_ms": T0 + 70_000}
+        times: dict[str, Any] = {"since_ms": T0 + 20_000, "until_ms": T0 + 70_000}
         with pytest.raises(OffsetOutOfRange, match=r"from 70 on could never .* --force"):
             bring_back(log, manifest, **times)
         assert (everything(log), log.end_offset) == ([], 100)
