@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,26 @@ def test_all_that_a_configuration_says(filled: Shell) -> None:
     assert orders["verified"] is None
     assert sorted(path.name for path in (filled.folder / "lake").iterdir()) == ["events", "orders"]
     assert [report["steps"] for report in filled.items("archive", "--all")] == [0, 0]
+
+
+def test_one_that_fails_does_not_keep_the_others_waiting(filled: Shell) -> None:
+    (filled.folder / "tailrace.yaml").write_text(CONFIG)
+    filled.ok("archive", "--all")
+    shutil.rmtree(filled.folder / "lake")
+    done = filled("archive", "--all", "--json")
+    assert done.returncode == 2
+    events, orders = (json.loads(line) for line in done.stdout.splitlines())
+    assert (events["type"], events["queue"]) == ("error", "events")
+    assert "bring the archive back" in events["error"]
+    assert (orders["type"], orders["queue"]) == ("report", "orders")
+    assert orders["rows"] > 0
+    first, last = done.stderr.splitlines()
+    assert first.startswith("tailrace: events: ")
+    assert last == "tailrace: 1 of 2 queues could not be archived: events"
+    (filled.folder / "lake/orders/_tailrace/manifest.jsonl").write_bytes(b"no\n")
+    done = filled("archive", "--all")
+    assert done.returncode == 2
+    assert done.stderr.endswith("2 of 2 queues could not be archived: events, orders\n")
 
 
 def test_what_is_refused(filled: Shell) -> None:

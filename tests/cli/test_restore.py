@@ -142,6 +142,20 @@ def test_retention_that_lets_go_is_told(shell: Shell) -> None:
     assert offsets(shell) == list(range(100))
 
 
+def test_an_archive_that_deletes_is_told(shell: Shell) -> None:
+    prepare(shell, "stream")
+    shell.ok("archive", "q", "--to", "lake", "--delete")
+    done = shell("restore", "q", "--from", "archive", "--json")
+    assert "archive q --release" in json.loads(done.stdout)["warning"]
+    shell.ok("archive", "q", "--delete")
+    assert offsets(shell)[0] > 50
+    shell.ok("archive", "q", "--release")
+    done = shell("restore", "q", "--from", "archive")
+    assert done.stderr == ""
+    shell.ok("archive", "q")
+    assert offsets(shell) == list(range(100))
+
+
 def test_an_interrupt_leaves_nothing(shell: Shell) -> None:
     prepare(shell, "stream", count=3_000)
     with subprocess.Popen(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tailrace.cli.lazy import one_line
 from tailrace.cli.output import print_json, progress_bar
 from tailrace.cli.signals import Insisting
 from tailrace.cli.sparks import spark_options
@@ -21,6 +22,7 @@ from tailrace.units import format_size
 
 if TYPE_CHECKING:
     from tailrace.queue.archived import ArchiveNote
+    from tailrace.queue.looking import Look
     from tailrace.queue.store import Store
     from tailrace.spark.lake.archive import ArchiveReport, Order
     from tailrace.spark.lake.engines import Engine
@@ -176,19 +178,45 @@ def _run(
     as_json: bool,
 ) -> None:
     from tailrace.queue.stats import look_through
-    from tailrace.spark.lake.archive import archive, size_to_archive
+    from tailrace.spark.lake.archive import archive
 
     look = look_through(store)
     if spark is None and not (master or conf):  # else whoever names Spark's settings wants it
-        spark = _has_spark() and sum(size_to_archive(look, each) for each in orders) >= SPARK_FROM
+        spark = _has_spark() and sum(_size(look, each) for each in orders) >= SPARK_FROM
+    failed: list[str] = []
     with _engine(spark is not False, master, conf) as engine:
         for order in orders:
-            with progress_bar(f"archive {order.queue}", beside_output=len(orders) > 1) as progress:
-                report = archive(look, order, engine, progress)
+            try:
+                label = f"archive {order.queue}"
+                with progress_bar(label, beside_output=len(orders) > 1) as progress:
+                    report = archive(look, order, engine, progress)
+            except (TailraceError, OSError) as error:
+                if len(orders) == 1:
+                    raise
+                failed.append(order.queue)  # the others do not wait for somebody to mend it
+                click.echo(f"tailrace: {order.queue}: {one_line(error)}", err=True)
+                if as_json:
+                    print_json({"type": "error", "queue": order.queue, "error": one_line(error)})
+                continue
             if as_json:
                 print_json({"type": "report", **asdict(report)})
             else:
                 click.echo("\n".join(_describe(report)))
+    if failed:
+        raise TailraceError(
+            f"{len(failed)} of {counted(len(orders), 'queue')} could not be archived: "
+            + ", ".join(failed)
+        )
+
+
+def _size(look: Look, order: Order) -> int:
+    """About what there is to do; nothing where that fails, which whoever does it is told."""
+    from tailrace.spark.lake.archive import size_to_archive
+
+    try:
+        return size_to_archive(look, order)
+    except (TailraceError, OSError):
+        return 0
 
 
 def _has_spark() -> bool:

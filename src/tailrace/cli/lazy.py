@@ -11,7 +11,7 @@ import click
 
 from tailrace.errors import TailraceError
 
-__all__ = ["FAILED", "LazyGroup", "forget_stdout"]
+__all__ = ["FAILED", "LazyGroup", "forget_stdout", "one_line"]
 
 FAILED = 2  # the command could not do its work: wrong usage, an I/O error, an error of the library
 _INTERRUPTED = 130  # as shells do: 128 + SIGINT
@@ -69,12 +69,13 @@ class LazyGroup(click.Group):
         except (TailraceError, OSError) as error:
             if os.environ.get("TAILRACE_DEBUG"):
                 raise
-            click.echo(f"tailrace: {_one_line(error)}", err=True)
+            click.echo(f"tailrace: {one_line(error)}", err=True)
             ctx.exit(FAILED)
         return result
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What a person is told of an error."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__

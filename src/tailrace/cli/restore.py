@@ -10,9 +10,10 @@ import click
 from tailrace.cli.output import print_json, progress_bar
 from tailrace.cli.stores import StorePlace, open_queue, queue_argument, store_options
 from tailrace.cli.times import parse_time
-from tailrace.errors import TailraceError
+from tailrace.errors import Corrupt, TailraceError
 from tailrace.log.offline.words import counted
-from tailrace.queue.retaining import floor_of, limits_of
+from tailrace.queue.archived import ArchiveNote
+from tailrace.queue.retaining import awaits_groups, floor_of, limits_of
 from tailrace.units import format_size
 
 if TYPE_CHECKING:
@@ -91,14 +92,22 @@ def restore(
         opened.disk.check()
         with progress_bar("restore") as progress:
             report = restoring.restore(log, manifest, bounds, progress)
-        going = _going(opened, found)
-    warning = None
+        going, archive = _going(opened, found), _deleting(opened, found)
+        floor = floor_of(opened.look, settings)
+    warnings = []
     if going > report.first:
-        warning = (
+        warnings.append(
             f"the retention of {queue!r} lets go of offsets {report.first} to "
             f"{min(going, report.last) - 1} at its next round: to keep them, raise it with "
             f"tailrace create {queue} --update --max-age, --max-bytes or --max-messages"
         )
+    if archive is not None and (floor is None or floor > report.first):
+        warnings.append(
+            f"the archive in {archive} deletes what it has, so what came back goes when {queue!r} "
+            f"is archived with --delete again: to keep it, tailrace archive {queue} --release, and "
+            "archive without --delete"
+        )
+    warning = "; ".join(warnings) or None
     if as_json:
         print_json({"type": "report", "queue": queue, **report._asdict(), "warning": warning})
         return
@@ -112,6 +121,18 @@ def _going(store: Store, queue: Queue | Stream) -> int:
     settings = queue.settings
     floor = floor_of(store.look, settings)
     return queue.log.would_let_go(limits_of(settings, floor), floor)
+
+
+def _deleting(store: Store, queue: Queue | Stream) -> str | None:
+    """The folder of the archive that what is verified in it is deleted for, if there is one."""
+    settings, layout = queue.settings, store.layout
+    try:
+        note = ArchiveNote.load(store.fs, layout, settings.name)
+    except Corrupt:  # and then nothing is deleted
+        return None
+    if note is None or not note.holds or note.incarnation != settings.incarnation:
+        return None
+    return None if awaits_groups(store.look, settings) else note.folder(layout)
 
 
 def _describe(queue: str, report: RestoreReport) -> str:

@@ -13,10 +13,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
 
-from tailrace import NotWritten, Queue, Store, Stream
+from tailrace import Corrupt, NotWritten, Queue, Store, Stream
 from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.log.options import Retention
 from tailrace.queue.archived import ArchiveNote
+from tailrace.queue.backup_restore import restore_backup
 from tailrace.queue.stats import look_through
 from tailrace.spark.lake import restore as restoring
 from tailrace.spark.lake.archive import archive, release
@@ -38,8 +39,9 @@ class NoRoom:
     def run(
         self, fs: FileSystem, log: Any, task: Task, pieces: Sequence[Piece]
     ) -> Generator[Staged, None, None]:
+        if pieces:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         yield from ()
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def note_of(store: Store, queue: Queue | Stream) -> ArchiveNote:
@@ -141,3 +143,33 @@ def test_a_step_without_rows_is_like_any_other(tmp_path: Path) -> None:
         assert any(not step.files for step in Manifest.load(FS, str(lake)).steps)
         assert put(store, stream, lake).rows > 0
         assert put(store, stream, lake).steps == 0
+
+
+@pytest.mark.parametrize("more", [0, 20, 150])
+@pytest.mark.parametrize("partition_by", ["", "hour"])
+def test_a_log_that_went_back_is_told(tmp_path: Path, more: int, partition_by: str) -> None:
+    """As that of a backup: its new messages have offsets that the archive has of others."""
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 50)
+        store.backup(tmp_path / "backup")
+        fill(stream, 50, every_ms=100_000)
+        last = put(store, stream, lake, partition_by=partition_by).last
+        assert last
+        fill(stream, 20)
+        put(store, stream, lake)  # as it should be
+    restore_backup(tmp_path / "backup", tmp_path / "again")
+    with open_store(tmp_path / "again") as store:
+        stream = store.stream("events", **SMALL)
+        for number in range(more):
+            stream.publish(b"another %d" % number)
+        stream.log.flush()
+        before = Manifest.load(FS, str(lake))
+        for delete in (False, True):
+            with pytest.raises(Corrupt, match=r"went back, .* --release"):
+                put(store, stream, lake, delete=delete)
+        assert Manifest.load(FS, str(lake)) == before
+        assert stream.log.start_offset == 0
+        release(look_through(store), "events")
+        put(store, stream, tmp_path / "new", delete=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import shutil
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -233,6 +234,19 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for text in ("{", '{"q": 5}'):
         with pytest.raises(ConfigError, match="archive: "):
             source(path, queue=QUEUE, includeArchive="true", archive=text).reader(schema())
+
+
+def test_an_archive_that_ends_behind_the_log_is_refused(tmp_path: Path) -> None:
+    """The log went back, as that of a backup does."""
+    path, folder = tmp_path / "store", tmp_path / "archive"
+    fill(path, QUEUE, 5)
+    shutil.copytree(path, tmp_path / "before")
+    fill(path, QUEUE, 5)
+    archived(path, folder, [0, 10])
+    both = {"includeArchive": "true", "archive": str(folder)}
+    assert len(rows_of(path, "offset", **both)) == 10
+    with pytest.raises(ConfigError, match=r"up to 10, and the log of 'q' ends at 5"):
+        rows_of(tmp_path / "before", "offset", **both)
 
 
 def test_of_several_queues(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
 from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing
 from tailrace.spark.lake.placing import place, tidy
 from tailrace.spark.lake.tables import FORMATS, Table, formats_in, open_table
-from tailrace.spark.lake.verify import verify
+from tailrace.spark.lake.verify import is_of, verify
 from tailrace.spark.lake.writing import Piece
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ class _Run:
         ):
             tidy(self._fs, writing)
             self._catch_up(tables, writing)
+            self._check_log(writing.manifest, log)
             self._note(writing.manifest)
             if log is not None:
                 with self._staging(writing) as staging:
@@ -241,6 +242,18 @@ class _Run:
                 f"{note.verified} was archived there; bring the archive back, or begin another "
                 f"after: tailrace archive {self._order.queue} --release",
                 path=folder,
+            )
+
+    def _check_log(self, manifest: Manifest, log: Log | None) -> None:
+        """Refuse a log that went back, as that of a backup does: it gives offsets once more."""
+        end = 0 if log is None else log.end_offset
+        if not is_of(self._fs, manifest, log, end):
+            raise Corrupt(
+                f"{self._folder} has other messages than the queue {self._order.queue!r} at the "
+                f"same offsets, or more than it: its log, which ends at {end}, went back, as after "
+                "a backup was restored. Archive to a new folder: tailrace archive "
+                f"{self._order.queue} --release, then --to",
+                path=self._folder,
             )
 
     def _open_tables(self, origin: Origin) -> list[Table]:

@@ -75,6 +75,12 @@ class Whole:
         self._manifest = Manifest.load(_FS, folder)
         self._manifest.origin.check_is(queue.name, queue.incarnation, folder)
         self._ranges = self._manifest.ranges()
+        if log is not None and self.end_offset > log.end_offset:
+            raise ConfigError(
+                f"archive: {folder} has offsets up to {self._ranges[-1][1]}, and the log of "
+                f"{queue.name!r} ends at {log.end_offset}: it went back, as after a backup was "
+                "restored, and gives offsets once more. Read them one by one"
+            )
 
     @property
     def start_offset(self) -> int:

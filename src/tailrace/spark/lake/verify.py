@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from tailrace.errors import Corrupt
+from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.spark.lake.files import Source, checksum
-from tailrace.spark.lake.manifest import ArchivedFile, Origin, Step
-from tailrace.spark.lake.rows import by_time, read_rows
+from tailrace.spark.lake.manifest import ArchivedFile, Manifest, Origin, Step
+from tailrace.spark.lake.rows import SCHEMA, by_time, read_rows
 
 if TYPE_CHECKING:
     from tailrace.log.fs import FileSystem
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
-__all__ = ["check_file", "verify"]
+__all__ = ["check_file", "is_of", "verify"]
 
 _MOST_FILES: Final = 32  # that are open at once
 _ROWS: Final = 1 << 16
@@ -70,6 +70,37 @@ def verify(fs: FileSystem, log: Log, folder: str, origin: Origin, step: Step) ->
                         )
             for reading in readings.values():
                 reading.check_end()
+
+
+def is_of(fs: FileSystem, manifest: Manifest, log: Log | None, end: int) -> bool:
+    """Whether an archive is of a log that ends there, as far as its end and the newest row tell
+    that both have: where a log went back and on, all from there on are others. What cannot be read
+    tells nothing here; who verifies says what is wrong with it."""
+    if manifest.steps and manifest.steps[-1].last > end:
+        return False
+    newest = next((step for step in reversed(manifest.steps) if step.files), None)
+    if newest is None or log is None:
+        return True
+    try:
+        last = [_last_row(fs, os.path.join(manifest.folder, file.path)) for file in newest.files]
+        row = max(last, key=_offset)
+        found = list(read_rows(log, manifest.origin.queue, _offset(row), _offset(row) + 1))
+    except (Corrupt, OSError, OffsetOutOfRange, pa.ArrowException):
+        return True
+    return all(not each.num_rows or _same(each, row) for each in found)
+
+
+def _last_row(fs: FileSystem, path: str) -> pa.RecordBatch:
+    source: Any = Source(fs, path)
+    with contextlib.closing(source), pq.ParquetFile(source) as file:
+        table = file.read_row_group(file.metadata.num_row_groups - 1)
+    [row] = table.slice(table.num_rows - 1).combine_chunks().to_batches()
+    return row.cast(SCHEMA)
+
+
+def _offset(row: pa.RecordBatch) -> int:
+    found: int = row.column("offset")[0].as_py()
+    return found
 
 
 class _Reading:
