@@ -136,6 +136,37 @@ def test_avro(spark: Any, place: Place) -> None:
     assert reasons[value + b"more"].endswith("4 bytes are left over")
 
 
+def test_json_with_more_behind_it(spark: Any, place: Place) -> None:
+    good = [
+        b'{"id": 1}',
+        b' {"id": 2} \r\n',
+        b'{"id": 3, "in": {"a": [{}]}}',
+        b'{"id": 4, "text": "} {] ,"}\t',
+        b'{"id": 5, "_end_": [{"x": NaN}]}',
+        b"{'id': 6, 'in': {}}",
+        '{"id": 7, "text": "}ü"}'.encode(),
+    ]
+    more = [
+        b"garbage",
+        b"5",
+        b'{"id": 0}',
+        b', {"id": 0}',
+        b',"a": {}',
+        b"}",
+        b"]",
+        b"] }",
+        b',{"_end_": 1}]',
+    ]
+    bad = [b'{"id": 0} ' + each for each in more]
+    place.publish("events", *good, *bad)
+    sql = "SELECT string(id) AS value FROM events"
+    place.run(spark, place.define(format="json", schema="id long", sql=sql))
+    assert place.values("out") == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
+    assert place.reasons("events") == {
+        each: f"there is more behind the JSON object: '{each.decode()}'" for each in bad
+    }
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [

@@ -226,7 +226,7 @@ class _Decoding:
         return pa.RecordBatch.from_arrays([made[name] for name in names], names=names)
 
 
-def _as_column(found: list[Any], reasons: list[str | None], kind: Any) -> Any:
+def _as_column(found: list[Any], reasons: list[str | None], kind: pa.DataType) -> pa.Array[Any]:
     """What was decoded, as a column. Avro takes a decimal of more digits than its schema has, and
     Arrow does not: one such value is not to fail its batch, so it gets a reason instead."""
     with contextlib.suppress(*_UNFIT):  # which of them it is, is not told

@@ -23,6 +23,7 @@ __all__ = ["bad_rows", "declared", "rows"]
 
 _BAD: Final = "is_bad"
 _CORRUPT: Final = "_corrupt_record_"
+_END: Final = "_end_"
 _LONGEST: Final = 60  # characters of a value that a reason quotes
 
 
@@ -87,6 +88,8 @@ def _decoded(frame: DataFrame, given: Input, schema: StructType) -> DataFrame:
     else:
         frame = frame.withColumn(FIELDS, _parsed(given, schema))
         is_bad = f.col(FIELDS).isNull() | f.col(f"{FIELDS}.{_CORRUPT}").isNotNull()
+        if given.format == "json":
+            is_bad = is_bad | _has_more()
     for field in schema.fields:
         if not field.nullable:
             is_bad = is_bad | f.col(f"{FIELDS}.{quoted(field.name)}").isNull()
@@ -122,6 +125,20 @@ def _from_json(columns: str) -> Column:
     return f.from_json(_text(), columns, _options())
 
 
+def _has_more() -> Column:
+    """Is there something behind a JSON object? `from_json` stops at its end, and does not look. So
+    it gets the object in an array with a mark behind it, unless the only brace that closes is the
+    last of the characters: most objects are flat, and need no second look."""
+    from pyspark.sql import functions as f
+
+    text = _text()
+    marked = f.concat(f.lit("["), text, f.lit(f',{{"{_END}":"{_END}"}}]'))
+    both = f.from_json(marked, f"array<struct<{_END}: string>>", {"mode": "PERMISSIVE"})
+    is_one = (f.size(both) == 2) & (f.get(both, f.lit(1)).getField(_END) == _END)
+    is_flat = f.instr(text, "}") == f.length(f.rtrim(text))
+    return f.when(is_flat, f.lit(False)).otherwise(~f.coalesce(is_one, f.lit(False)))
+
+
 def _from_csv(columns: str, delimiter: str) -> Column:
     from pyspark.sql import functions as f
 
@@ -141,6 +158,9 @@ def _reason_json(schema: StructType) -> Column:
     reason = reason.when(
         whole.getField(_CORRUPT).isNotNull(),
         f.concat(f.lit("it is not a JSON object: "), _quote(_text())),
+    )
+    reason = reason.when(
+        _has_more(), f.concat(f.lit("there is more behind the JSON object: "), _quote(_text()))
     )
     for field in schema.fields:
         kind = field.dataType.simpleString()
