@@ -24,7 +24,7 @@ SPACE |= {"drop_archived", "open_log", "rest"}
 # tells the same in the way of a task.
 NOT_FOR_TASKS: dict[str, set[str]] = {
     "Store": {"attend", "bury", "check_open", "declare", "delivers_delayed", "open_log"}
-    | {"employ", "prepare_burial", "publish_once"},
+    | {"employ", "prepare_burial", "prepare_letters", "publish_once"},
     "Queue": {
         "abandon",
         "append",

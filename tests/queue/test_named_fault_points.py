@@ -52,7 +52,7 @@ list: store backup config delayed exported group groups queue queues restored ru
 lock: alive backup lock lock.next members open restored schedule.open
 make_dirs: .tailrace backup config delayed exported group restored schedule side trash
 map: board
-open: backup backup.json bell deleted deleted.tmp exported.json exported.json.tmp ops.log
+open: archive backup backup.json bell deleted deleted.tmp exported.json exported.json.tmp ops.log
 open: ops.log.tmp pel.json pel.json.tmp queues.json queues.json.tmp reserve restored
 open: schedule.json schedule.json.tmp state.json state.json.tmp
 pread: backup backup.json deleted exported.json ops.log pel.json pel.json.tmp queues.json
