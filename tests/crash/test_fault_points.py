@@ -29,7 +29,7 @@ REPLACED = (
 FAULT_POINTS = {
     "list": "log side",
     "make_dirs": "side quarantine",
-    "lock": "lock lock.next lock.flush members",
+    "lock": "lock lock.deletion lock.flush lock.next members",
     "map": "board",
     "stat": "log gaps watermark",
     # Who opens a log looks for an adoption; what is done to one, tests/log/test_adoption.py has.
