@@ -258,9 +258,9 @@ def test_without_what_spark_needs(shell: Shell, events: Path, job: str) -> None:
 def test_a_job_is_interrupted(shell: Shell, events: Path) -> None:
     """It ends at once, says so in a line, and lets go of the log."""
     code = (
-        "import sys, time\n"
+        "import os, sys, time\n"
         "from tailrace.spark.jobs import reindex\n"
-        "def slow(task): print('at it', flush=True); time.sleep(0.3); return was(task)\n"
+        "def slow(task): os.write(1, b'at it\\n'); time.sleep(0.3); return was(task)\n"
         "was, reindex._reindex = reindex._reindex, slow\n"
         "sys.argv[0] = 'tailrace'\n"
         "from tailrace.cli import main; main()"
