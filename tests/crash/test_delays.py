@@ -168,10 +168,6 @@ def points(act: Act, flush: str, fault: Fault, stride: int) -> list[Call]:
     """Every `stride`-th call of those where the fault can be."""
     wanted = {ShortWrite: "pwrite", LoseDirty: "sync"}.get(type(fault))
     chosen = [call for call in calls(act, flush) if wanted in (None, call.op)]
-    if flush == "none" and fault == Fail(errno.ENOSPC, after=True):
-        # A DEFECT, to be mended: if the disk says that it is full when a segment is made, and makes
-        # it, what was delivered before comes again after a kill. CHANGELOG.md has it.
-        chosen = [c for c in chosen if not (c.op == "open" and c.path.endswith(".seg"))]
     return chosen[zlib.crc32(f"{act.__name__}{fault}".encode()) % stride :: stride]
 
 
@@ -302,3 +298,15 @@ def test_processes_are_killed_while_they_deliver(tmp_path: Path) -> None:
             time.sleep(0.01)
         model.check_end(store)
         assert len(values_of(queue)) >= 100
+
+
+@pytest.mark.xfail(strict=True, reason="a known defect; CHANGELOG.md names it")
+@pytest.mark.parametrize("op", ["open", "sync"])
+def test_a_flush_of_what_is_delayed_fails_where_nothing_waits_for_it(op: str) -> None:
+    """The log of what is delayed goes back to its last good flush, and with it the notes of what
+    was delivered: after a kill that comes again."""
+    fault = Fail(errno.ENOSPC, after=True)
+    with few_in_memory():
+        for call in points(lives, "none", fault, 1):
+            if call.op == op and call.path.endswith(".seg") and "/incoming/" in call.path:
+                check_at(call, lives, "none", fault)

@@ -180,7 +180,9 @@ class Observer:
             extents = self._go_on(note)
         if extents is None:
             extents = self._list(note)
-        start = self._start = max(start, self._load_start())
+        if extents and extents[0].base > start:  # else nobody has deleted meanwhile
+            start = max(start, self._load_start())
+        self._start = start
         self._extents = extents = extents.from_offset(start)  # the others are about to be deleted
         self.catalog.active = extents[-1].base if extents else None
         if known:
