@@ -23,7 +23,7 @@ SPACE |= {"drop_archived", "open_log", "rest"}
 # What the parts of the blocking side ask of each other; what gives a thing that blocks; and what
 # tells the same in the way of a task.
 NOT_FOR_TASKS: dict[str, set[str]] = {
-    "Store": {"attend", "bury", "check_open", "declare", "delivers_delayed", "open_log"}
+    "Store": {"attend", "bury", "check_open", "declare", "open_log"}
     | {"employ", "prepare_burial", "prepare_letters", "publish_once"},
     "Queue": {
         "abandon",

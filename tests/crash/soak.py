@@ -62,7 +62,10 @@ class Worker:
         os.write(1, (" ".join(words) + "\n").encode())
 
     def work(self, seconds: float) -> None:
+        """Whatever is rare is done once in any case: a busy machine may get to little more."""
         until = time.monotonic() + seconds
+        self.later(DELAY_MOST_S, cancel=True)
+        self.publish_and_reject()
         while time.monotonic() < until:
             self.rng.choices([self.publish, self.publish_many, self.later, self.consume],
                              [3, 2, 2, 6])[0]()  # fmt: skip
@@ -89,12 +92,27 @@ class Worker:
         for value in values:
             self.note("P", queue.name, value)
 
-    def later(self) -> None:
+    def publish_and_reject(self) -> None:
+        """Some message: other workers may be faster at this one."""
+        queue = self.queue()
+        group = self.rng.choice(groups_of(queue.name))
+        with queue.consumer(group) as consumer:
+            messages: list[Message] = []
+            while not messages:
+                value = self.new(queue, "n")
+                queue.publish(value)
+                self.note("P", queue.name, value)
+                messages = consumer.receive(1)
+            messages[0].reject("bad")
+
+    def later(self, delay: float | None = None, *, cancel: bool | None = None) -> None:
         queue = self.queue()
         value = self.new(queue, "n")
-        delayed = queue.publish(value, delay=self.rng.random() * DELAY_MOST_S)
+        delay = self.rng.random() * DELAY_MOST_S if delay is None else delay
+        cancel = self.rng.random() < 0.3 if cancel is None else cancel
+        delayed = queue.publish(value, delay=delay)
         self.note("P", queue.name, value)
-        if self.rng.random() < 0.3:
+        if cancel:
             self.note("c", queue.name, value)
             if queue.cancel(delayed.delay_id):
                 self.note("C", queue.name, value)

@@ -48,9 +48,11 @@ COUNT = 12  # batches of two records, two to a segment
 SEGMENT_BYTES = 300
 
 
-def fill(fs: FileSystem, *, flush_after: int | None = None, count: int = COUNT) -> Log:
+def fill(
+    fs: FileSystem, *, flush_after: int | None = None, count: int = COUNT, flush: str = "async"
+) -> Log:
     """A log that is not closed, with a flush after so many batches."""
-    log = open_log(fs, flush="async", segment_bytes=SEGMENT_BYTES)
+    log = open_log(fs, flush=flush, segment_bytes=SEGMENT_BYTES)
     for number in range(count):
         log.append([b"%040d" % (2 * number), b"%040d" % (2 * number + 1)])
         if number + 1 == flush_after:
@@ -151,6 +153,21 @@ def test_no_handle_for_the_directory_is_no_failed_flush() -> None:
     log.flush()
     assert log.durable_offset == 2 * COUNT
     log.close()
+    with open_log(disk) as log:
+        assert offsets(log.read()) == list(range(2 * COUNT))
+
+
+def test_no_handle_for_a_segment_is_no_failed_flush() -> None:
+    disk = SimulatedDisk()
+    fs = FaultyFileSystem(disk)
+    log = fill(fs, flush="none")
+    fs.plan = on("open", Fail(errno.EMFILE), path="*.seg")
+    with pytest.raises(OutcomeUnknown, match="try again"):
+        log.flush()
+    assert fs.hits
+    fs.plan = None
+    log.flush()
+    disk.crash(0)
     with open_log(disk) as log:
         assert offsets(log.read()) == list(range(2 * COUNT))
 

@@ -697,3 +697,24 @@ def test_a_store_that_is_dropped_ends_its_thread(tmp_path: Path) -> None:
         assert time.monotonic() < limit
         gc.collect()
         thread.join(0.01)
+
+
+def test_a_queue_that_rests_is_closed_cleanly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was delivered is made durable before its traces go, and the log may be closed."""
+    with tailrace.open(tmp_path / "data", flush="async") as store:
+        queue = store.queue("q")
+        queue.publish(b"x", delay=0.001)
+        until = time.monotonic() + WAIT
+        while queue.delayed_count():
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        held = queue.delays.incoming
+        while queue.is_open:
+            queue.rest()
+            assert time.monotonic() < until
+        assert (queue.is_open, queue.delays.is_open) == (False, True)
+        del held
+    assert not caplog.messages
+    assert not [*tmp_path.glob("data/queue/.tailrace/delayed/*/*")]

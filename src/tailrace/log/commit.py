@@ -40,7 +40,7 @@ from tailrace.log.sidefiles import Poison, Watermark, WatermarkFile
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Committer", "Past", "Receipt", "Rolled", "Written"]
+__all__ = ["NOT_TRIED", "Committer", "Past", "Receipt", "Rolled", "Written"]
 
 logger = logging.getLogger("tailrace")
 
@@ -48,8 +48,8 @@ logger = logging.getLogger("tailrace")
 # much, and is not the end.
 _PATIENCE_S = 1.0
 
-# To sync a directory it has to be opened. If that fails, nothing was tried, and nothing is lost.
-_NOT_TRIED = (errno.EMFILE, errno.ENFILE)
+# What is synced may have to be opened. If that fails, nothing was tried, and nothing is lost.
+NOT_TRIED = (errno.EMFILE, errno.ENFILE)
 
 
 class Rolled(NamedTuple):
@@ -354,7 +354,7 @@ class Committer:
                 self._fs.sync_dir(self._folder)
             file.sync()
         except OSError as error:
-            if error.errno in _NOT_TRIED:
+            if error.errno in NOT_TRIED:
                 raise
             self.failure = error  # at once: an interrupt must not make us forget it
             self.poison(error)

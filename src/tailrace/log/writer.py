@@ -13,7 +13,7 @@ from tailrace.kernel import Draft
 from tailrace.log import opening
 from tailrace.log.adoption import tidy_up
 from tailrace.log.board import ATTENTION, POISONED, Board, Note
-from tailrace.log.commit import Committer, Written
+from tailrace.log.commit import NOT_TRIED, Committer, Written
 from tailrace.log.extents import Extent, Extents
 from tailrace.log.fs import FileSystem
 from tailrace.log.manner import Manner
@@ -513,6 +513,9 @@ class Writer:
                 first = self.committer.watermark.segment
                 opening.sync_segments(self._fs, self._folder, extents, first)
             except OSError as error:
+                if error.errno in NOT_TRIED:
+                    message = f"cannot flush {self._folder}: {error}; try again"
+                    raise OutcomeUnknown(message) from error
                 self.committer.poison(error)
                 self.committer.check()
             self.committer.advance(segment, position, end_offset)

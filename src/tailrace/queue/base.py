@@ -22,7 +22,13 @@ from tailrace.queue.delays import Delays
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
 from tailrace.queue.group import Member
 from tailrace.queue.group_files import GroupFiles, discard_unopened
-from tailrace.queue.handles import FILES_OF_A_GROUP, FILES_OF_A_LOG, QueueLog, opening
+from tailrace.queue.handles import (
+    FILES_OF_A_GROUP,
+    FILES_OF_A_LOG,
+    FILES_OF_DELAYS,
+    QueueLog,
+    opening,
+)
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
 from tailrace.queue.registry import Queues
@@ -77,6 +83,7 @@ class LogQueue(Roomy):
         )
         # By then the store's thread, if it has one, delivers what is due when it is due.
         self._has_caught_up = not store.upkeep
+        self._is_closing = False
 
     # --- settings ---------------------------------------------------------------------------
 
@@ -149,7 +156,8 @@ class LogQueue(Roomy):
         if log is None:
             with self._lock:
                 if self._log is None:
-                    self._store.check_open()
+                    if not self._is_closing:
+                        self._store.check_open()
                     try:
                         in_need = self._store.reserve.in_need
                         with opening(f"the log of the queue {self.name!r}"):
@@ -168,8 +176,8 @@ class LogQueue(Roomy):
 
     @property
     def files(self) -> int:
-        logs = (self._log is not None) + self.delays.is_open
-        return FILES_OF_A_LOG * logs + FILES_OF_A_GROUP * len(self._groups)
+        log = FILES_OF_A_LOG * self.is_open
+        return log + FILES_OF_DELAYS * self.delays.is_open + FILES_OF_A_GROUP * len(self._groups)
 
     def rest(self) -> bool:
         """Close the log and the groups, unless they are in use; false if so."""
@@ -192,11 +200,9 @@ class LogQueue(Roomy):
                 return False
             if log is not None:
                 log.close()
-            if not self._store.delivers_delayed:  # who does lets them rest in its own way
-                self.delays.rest()
+            return self.delays.rest()
         finally:
             self._lock.release()
-        return True
 
     @property
     def open_log(self) -> QueueLog | None:
@@ -453,11 +459,19 @@ class LogQueue(Roomy):
         close_all(
             [
                 *(consumer.close for consumer in list(self._consumers)),
-                lambda: self.delays.close(trash),
+                lambda: self._close_delays(trash),
                 lambda: self._store.handles.forget(self),
                 self._close_files,
             ]
         )
+
+    def _close_delays(self, trash: str) -> None:
+        """They need the log once more, although the store is closed for everybody else."""
+        self._is_closing = True
+        try:
+            self.delays.close(trash)
+        finally:
+            self._is_closing = False
 
     def _close_files(self) -> None:
         with self._lock:

@@ -31,7 +31,7 @@ from tailrace.queue.handles import QueueLog, opening
 from tailrace.queue.layout import Layout
 from tailrace.queue.message import topic_of
 from tailrace.queue.registry import Queues
-from tailrace.queue.schedule import Manifest, Schedule
+from tailrace.queue.schedule import Manifest, Schedule, op_record
 from tailrace.queue.sorted_runs import MESSAGE, Key
 from tailrace.units import parse_duration
 
@@ -56,6 +56,7 @@ _ROOM: Final = 256  # bytes that the headers of a batch take
 _OPEN: Final = ".open"  # beside the folder: a lock that those share who have it open
 _TRIES: Final = 5  # to look at files that others change
 _PAGE_SIZE: Final = 4096
+_SKIPPED_AT_ONCE: Final = 4096
 _ASLEEP: Final = 0  # on the page: nobody follows what is published, so ring
 
 
@@ -138,6 +139,7 @@ class Delays(Delivery):
         """`open_log` opens a log in another folder, otherwise like the queue's."""
         self._alarm = alarm
         self._open_log = open_log
+        self._board = os.path.join(folder, "board")
         super().__init__(fs, folder, queue, wall_ms)
 
     def _reset(self) -> None:
@@ -184,14 +186,20 @@ class Delays(Delivery):
         self._tag = self._begin(self._lock)
         # Offsets, by which batches are numbered, may have begun anew.
         self._producer = f"delays-{self._tag}-{secrets.token_hex(8)}"
-        self._page = fs.map(os.path.join(folder, "board"), _PAGE_SIZE, write=True)
-        return self._open_log(
+        self._page = fs.map(self._board, _PAGE_SIZE, write=True)
+        incoming = self._open_log(
             self._queue.settings,
             os.path.join(folder, "incoming"),
             flush=log.flush_mode,
             max_batch_bytes=max(log.options.max_batch_bytes, 4 << 20),
             segment_bytes=min(log.options.segment_bytes, 16 << 20),
         )
+        try:
+            self._step_over_lost(incoming, self._lock)
+        except BaseException:
+            incoming.close()
+            raise
+        return incoming
 
     def _begin(self, lock: FileLock) -> str:
         """See that there is a manifest; its id."""
@@ -202,6 +210,19 @@ class Delays(Delivery):
                 manifest = Manifest(secrets.token_hex(4))
                 manifest.store(self._fs, self._folder)
             return manifest.id
+        finally:
+            lock.release()
+
+    def _step_over_lost(self, incoming: QueueLog, lock: FileLock) -> None:
+        """What is below the offset of the manifest is not looked at. Where nothing is flushed, a
+        power cut may have taken the log back behind it: no message may get such an offset."""
+        lock.acquire()
+        try:
+            first = Manifest.load(self._fs, self._folder).incoming
+            if incoming.end_offset < first:  # or it is others that know its end
+                while (missing := first - incoming.exact_end()) > 0:
+                    skip = op_record("skip", {}, self._wall_ms())
+                    incoming.append([skip] * min(missing, _SKIPPED_AT_ONCE))
         finally:
             lock.release()
 
@@ -219,7 +240,7 @@ class Delays(Delivery):
             for lock in (self._lock, self._presence):
                 if lock is not None:
                     lock.close()
-            self._lock = self._presence = None
+            self._lock = self._presence = self._page = None
 
     def promise(self, mode: FlushMode | None) -> None:
         """From now on the queue promises more than it did."""
@@ -227,11 +248,12 @@ class Delays(Delivery):
         if incoming is not None:
             incoming.promise(mode)
 
-    def rest(self) -> None:
-        """Let go, unless somebody is at it."""
+    def rest(self) -> bool:
+        """Let go, unless somebody is at it: is nothing open any more?"""
         with self._if_free() as is_free:
             if is_free and not self._is_being_used():
                 self._let_go(QueueLog.close)
+            return self._incoming is None
 
     def _is_being_used(self) -> bool:
         """With both locks: is somebody in the middle of publishing? Who is has a reference besides
@@ -332,8 +354,9 @@ class Delays(Delivery):
         limit = self._queue.log.options.max_batch_bytes
         if draft.size > limit - _ROOM:  # it has to fit into a batch of the queue
             raise too_large(draft.size, limit - _ROOM)
-        receipt = self.incoming.append_draft(draft)
+        incoming = self.incoming  # as long as we have it, nobody lets go of the page
         page = self._page
+        receipt = incoming.append_draft(draft)
         if page is not None and page[_ASLEEP]:
             page[_ASLEEP] = 0
             self._alarm.ring()
@@ -411,9 +434,10 @@ class Delays(Delivery):
     def has_news(self) -> bool:
         """May somebody have written something since our last turn? What another process writes may
         show only after a moment; it rings if it matters."""
-        incoming, page = self._incoming, self._page
+        incoming = self._incoming
         if incoming is not None:
             return incoming.end_offset != self._seen
+        page = self._fs.map(self._board, _PAGE_SIZE, write=False)
         if page is None or not page[_ASLEEP]:
             return True
         # If the files were removed and made anew, nobody looks at this page any more.

@@ -321,8 +321,7 @@ class Delivery:
         self._resolve()
         if log.flush_mode != "none":
             log.flush()
-        # In any mode: or an offset below might come again after a power cut, and not be looked at.
-        incoming.flush()
+            incoming.flush()
         number = state.manifest.next_run + (merged is not None)
         runs = []
         if keep:

@@ -25,6 +25,7 @@ from tailrace.log.stricter import be_stricter, raise_promise
 __all__ = ["Bounds", "Handles", "QueueLog", "look_at", "most_files", "opening"]
 
 FILES_OF_A_LOG = 14
+FILES_OF_DELAYS = FILES_OF_A_LOG + 3
 FILES_OF_A_GROUP = 7
 _FEWEST, _MOST = 256, 4096
 

@@ -26,7 +26,7 @@ from tailrace.errors import Closed, TailraceError
 from tailrace.log.fs import FileLock, OsFileSystem
 from tailrace.log.watch import Watch
 from tailrace.queue.alarm import NEVER
-from tailrace.queue.handles import FILES_OF_A_LOG, most_files
+from tailrace.queue.handles import FILES_OF_DELAYS, most_files
 
 if TYPE_CHECKING:
     from tailrace.queue.delays import Delays
@@ -43,8 +43,9 @@ _BLIND_S: Final = 0.01  # between two looks where nothing tells of the bell
 _AFTER_ERROR_MS: Final = 1_000
 _HELD_UP_MS: Final = 250
 _SOON_MS: Final = 60_000  # what is due later need not be open,
-_QUIET_S: Final = 10.0  # if nothing has come for so long,
-_OPEN_MOST: Final = 32  # or if so many are open; fewer, where a process may have few files
+_QUIET_S: Final = 10.0  # if nothing has come for so long
+_OPEN_MOST: Final = 32  # if more are open, only what is due at once need be; fewer, where a
+_AT_ONCE_MS: Final = 100  # process may have few files
 
 
 class Pump:
@@ -62,7 +63,7 @@ class Pump:
         self._lock: FileLock | None = None
         self.is_delivering = False  # the lock is ours
         self._next: dict[str, int] = {}  # when to look at a queue, by its incarnation
-        self._open_most = min(_OPEN_MOST, most_files(8) // FILES_OF_A_LOG)
+        self._open_most = min(_OPEN_MOST, most_files(8) // FILES_OF_DELAYS)
         self._busy_s: dict[str, float] = {}  # when we last did so, of those that may be open
         self._thread = threading.Thread(target=self._run, name="tailrace-delays", daemon=True)
         self._thread.start()
@@ -224,10 +225,12 @@ class Pump:
         self, store: Store, delays: Delays, incarnation: str, next_due: int | None
     ) -> None:
         """Not all queues for which something is scheduled need be open."""
-        if next_due is not None and next_due < store.clock.wall_ms() + _SOON_MS:
+        are_many = len(self._busy_s) > self._open_most
+        soon_ms = _AT_ONCE_MS if are_many else _SOON_MS
+        if next_due is not None and next_due < store.clock.wall_ms() + soon_ms:
             return
         quiet_s = monotonic() - self._busy_s.get(incarnation, 0.0)
-        if len(self._busy_s) > self._open_most or quiet_s > _QUIET_S:
+        if are_many or quiet_s > _QUIET_S:
             self._busy_s.pop(incarnation, None)
             delays.fall_asleep(next_due)
 

@@ -131,11 +131,6 @@ class Store(BackedUp, PublishingByTopic, Redriving):
                     if self.upkeep:
                         self._pump = Pump(self)
 
-    @property
-    def delivers_delayed(self) -> bool:
-        """Is this the process that does, of those that have the store open?"""
-        return self._pump is not None and self._pump.is_delivering
-
     def _new_presence(self) -> FileLock:
         """Who has the store open shares this lock."""
         return self.fs.lock(os.path.join(self.layout.side, "members"))
