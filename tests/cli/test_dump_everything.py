@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +89,22 @@ def test_a_backup_that_says_something_else(run: Run, tmp_path: Path) -> None:
     assert "checksum none" in run("dump", path).stdout
     path.write_text(json.dumps({"files": [1, {"path": "x"}]}))
     assert run("dump", path).stdout.count("!! ") == 2
+
+
+def test_an_archive(run: Run, tmp_path: Path) -> None:
+    data, lake = tmp_path / "data", tmp_path / "lake"
+    with tailrace.open(data, segment_bytes="4KiB") as store:
+        for _ in range(20):
+            store.queue("q").publish(os.urandom(1000))
+    archived = run("archive", "q", "--to", lake, "--store", data, "--delete")
+    assert archived.exit_code == 0, archived.stderr
+    assert check_all(run, lake / "_tailrace") >= {"manifest.jsonl", "lock", "placing"}
+    assert check_all(run, data) >= {"archive", "lock.archive"}
+    steps = lines(run("dump", "--json", lake / "_tailrace" / "manifest.jsonl"))
+    assert [item["op"] for item in steps[1:3]] == ["archive", "step"]
+    assert steps[2]["contents"]["first"] == 0
+    [note] = lines(run("dump", "--json", data / "queue/queues/q/.tailrace/archive"))[1:-1]
+    assert note["contents"]["holds"] is True
 
 
 def test_pages(run: Run, store: tailrace.Store, tmp_path: Path) -> None:

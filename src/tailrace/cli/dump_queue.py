@@ -23,10 +23,12 @@ Item = dict[str, object]
 
 KNOWN: Final = (
     "ops.log, state.json, pel_<n>.json, groups/<queue>/<group>.json, queues.json, schedule.json, "
-    "backup.json"
+    "backup.json, and an archive's _tailrace/manifest.jsonl"
 )
 
-_JOURNAL: Final = re.compile(r"ops\.log(\.tmp)?|damaged-\d+")
+_JOURNAL: Final = re.compile(r"ops\.log(\.tmp)?|damaged-\d+|manifest\.jsonl")
+_PLACING: Final = re.compile(r"placing(\.\d+\.tmp)?")
+_ARCHIVE: Final = re.compile(r"archive(\.\d+\.tmp)?")
 _STATE: Final = re.compile(r"state\.json(\.tmp)?")
 _SCHEDULE: Final = re.compile(r"schedule\.json(\.\d+\.tmp)?")
 _PEL: Final = re.compile(r"pel_[0-7]\.json(\.tmp)?")
@@ -38,6 +40,7 @@ _MARKS: Final = {
     "bell": "it is written to when consumers are to look again",
     "deleted": "the queue's incarnation, when it is about to be deleted",
     "lock": "a lock; whoever has it may change something",
+    "lock.archive": "a lock; whoever has it changes what the queue knows of its archive",
     "lock.next": "a lock; whoever has it is the next to get the turn",
     "lock.upkeep": "a lock; whoever has it deletes in the background what queues do without",
     "members": "a lock; whoever has the store open shares it",
@@ -58,6 +61,7 @@ _OF_DELAYED: Final = {
 _DELIVERS: Final = "a lock; whoever has it may deliver what is delayed for a queue, or cancel it"
 _DELAYED_OPEN: Final = "a lock; whoever has open what is delayed for a queue shares it"
 _TURNS: Final = "memory that processes share; who waits for the group's turn asks for it there"
+_ARCHIVES: Final = "a lock; whoever has it writes to the archive"
 _ALIVE: Final = "a lock; it is held as long as a process has the group open"
 
 
@@ -83,6 +87,8 @@ def reader_of(path: str) -> Reader | None:
         reader = _config
     elif _BACKUP.fullmatch(name):
         reader = _backup
+    elif os.path.basename(above) == "_tailrace":
+        reader = _of_archive(name)
     elif _is_delayed(above):
         reader = _of_delayed(name)
     elif _is_delayed(os.path.dirname(above)):
@@ -97,9 +103,18 @@ def reader_of(path: str) -> Reader | None:
             reader = partial(_mark, _TURNS)
         elif name == "board":
             reader = _board
+        elif _ARCHIVE.fullmatch(name):
+            reader = _journal
         elif name in _MARKS or name.startswith("alive-"):
             reader = partial(_mark, _MARKS.get(name, _ALIVE))
     return reader
+
+
+def _of_archive(name: str) -> Reader | None:
+    """Of a file that an archive has beside its manifest."""
+    if _PLACING.fullmatch(name):
+        return _journal
+    return partial(_mark, _ARCHIVES) if name == "lock" else None
 
 
 def _of_delayed(name: str) -> Reader | None:
