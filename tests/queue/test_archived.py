@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from tailrace import Corrupt, Full, Store
+from tailrace import Corrupt, Full, Record, Store
+from tailrace.kernel import encode
+from tailrace.log.prepending import Front, joint_of, prepend
 from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.layout import Layout
 from tailrace.queue.stats import look_through, queue_stats
@@ -61,6 +64,34 @@ def test_a_folder_beside_the_store_moves_with_it(root: str, folder: str, place: 
     layout = Layout(SimulatedDisk(), root)
     assert ArchiveNote.place_of(layout, folder) == place
     assert ArchiveNote("x", place).folder(layout) == folder
+
+
+def test_what_comes_back_while_a_vacuum_decides_stays(store: Store) -> None:
+    """Another process restores it just when the vacuum has read how much is in the archive."""
+    stream = store.stream("s", retention={"max_length_messages": 1}, **SMALL)
+    for number in numbers(40):
+        stream.publish(number)
+    log = stream.log
+    log.truncate_before(20)
+    log.vacuum()
+    start = log.start_offset
+    incarnation = stream.settings.incarnation
+    note = ArchiveNote(incarnation, "../../lake", 35, True, verified_from=start)
+    ArchiveNote.change(store.fs, store.layout, "s", lambda _: note)
+
+    class Restoring(ArchiveNote):
+        def floor(self, incarnation: str, start: int) -> int | None:
+            seam = joint_of(log).seam
+            with Front(log, "t") as front:
+                front.add(encode([Record(value=b"back")] * (seam - 10), 0, 0), 10)
+                prepend(log, front, front.finish(), 10, seam)
+            return super().floor(incarnation, start)
+
+    restoring = Restoring(**asdict(note))
+    with mock.patch.object(ArchiveNote, "load", return_value=restoring):
+        assert stream.vacuum().segments == 0
+    assert log.start_offset == 10
+    assert stream.vacuum().segments == 0  # it is not in this archive
 
 
 def test_retention_passes_only_what_is_verified(store: Store) -> None:

@@ -573,8 +573,11 @@ class Writer:
         self.tail.follow(note, self._sealed.list(note))
         self._fronts = self.board.fronts
 
-    def vacuum(self, given: Retention | None = None, below: int | None = None) -> VacuumReport:
-        """Delete the segments that retention lets go, ours if none is given, below an offset."""
+    def vacuum(
+        self, given: Retention | None = None, below: int | None = None, start_was: int = 0
+    ) -> VacuumReport:
+        """Delete the segments that retention lets go, ours if none is given, below an offset;
+        nothing if the log starts lower than it did when that was decided."""
         board = self.board
         with self.my_turn():
             extents, end_offset = self.tail.extents()
@@ -583,6 +586,8 @@ class Writer:
             start, now_ms = self._start_offset, self.wall_ms()
             limits = self._options.retention if given is None else given
             expired = count_expired(self.catalog, extents, end_offset, start, limits, now_ms, below)
+            if start < start_was:  # what came back may be nowhere else
+                expired = 0
             if expired:
                 if self.flush_mode is not FlushMode.NONE:
                     self.committer.flush()  # what is kept instead must not go with a power cut

@@ -86,9 +86,10 @@ class QueueLog(Log):
             be_stricter(writer, mode)
             self._committer = writer.committer if mode is FlushMode.SYNC else None
 
-    def let_go(self, retention: Retention, below: int | None) -> VacuumReport:
-        """Delete the segments that retention lets go, as far as they are all below an offset."""
-        report = self._writing().vacuum(retention, below)
+    def let_go(self, retention: Retention, below: int | None, start_was: int = 0) -> VacuumReport:
+        """Delete the segments that retention lets go, as far as they are all below an offset; none
+        if the log starts lower than it did when that was decided."""
+        report = self._writing().vacuum(retention, below, start_was)
         self._observer.refresh()
         return report
 

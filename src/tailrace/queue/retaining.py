@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.log.cuts import start_now
-from tailrace.log.log import Log
 from tailrace.log.options import Retention
 from tailrace.log.retention import VacuumReport
 from tailrace.log.staging import sweep
@@ -43,11 +42,11 @@ def awaits_groups(look: Look, settings: QueueSettings) -> bool:
     return settings.type != "stream" and not look.group_ids(settings.name)
 
 
-def archived_floor(look: Look, settings: QueueSettings, log: Log) -> int | None:
-    """Below which offset the archive lets go; `None` if it has no say. It only rises, unless
-    somebody begins another archive, or restores what this one does not have."""
+def archived_floor(look: Look, settings: QueueSettings, start: int) -> int | None:
+    """Below which offset the archive lets go of a log that starts there; `None` if it has no say.
+    It only rises, unless somebody begins another archive."""
     note = ArchiveNote.load(look.fs, look.layout, settings.name)
-    return None if note is None else note.floor(settings.incarnation, start_now(log))
+    return None if note is None else note.floor(settings.incarnation, start)
 
 
 def limits_of(settings: QueueSettings, floor: int | None) -> Retention:
@@ -61,7 +60,8 @@ def vacuum(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumReport:
     floor = floor_of(look, settings)
     retention = limits_of(settings, floor)
     sweep(look.fs, log._folder, look.clock.wall_ms())  # what writers of much at once have left
-    return log.let_go(retention, _lower(floor, archived_floor(look, settings, log)))
+    start = start_now(log)
+    return log.let_go(retention, _lower(floor, archived_floor(look, settings, start)), start)
 
 
 def drop_archived(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumReport:
@@ -69,8 +69,9 @@ def drop_archived(look: Look, settings: QueueSettings, log: QueueLog) -> VacuumR
     note = ArchiveNote.load(look.fs, look.layout, settings.name)
     if note is None or note.incarnation != settings.incarnation or awaits_groups(look, settings):
         return VacuumReport(0, 0, log.start_offset)
-    verified = note.verified_of(start_now(log))
-    return log.let_go(_NOTHING_IS_KEPT, _lower(floor_of(look, settings), verified))
+    start = start_now(log)
+    floor = _lower(floor_of(look, settings), note.verified_of(start))
+    return log.let_go(_NOTHING_IS_KEPT, floor, start)
 
 
 def _lower(first: int | None, second: int | None) -> int | None:

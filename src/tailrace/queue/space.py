@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace import hooks
+from tailrace.log.cuts import start_now
 from tailrace.log.log import Log
 from tailrace.log.options import Retention
 from tailrace.log.retention import VacuumReport
@@ -111,7 +112,7 @@ class Roomy(Publishing):
     def _drop_from_front(self, log: Log, count: int, end: int) -> int:
         """What has expired goes along, and does not count."""
         dropped, upto = 0, log.start_offset
-        floor = retaining.archived_floor(self._store.look, self.settings, log)
+        floor = retaining.archived_floor(self._store.look, self.settings, start_now(log))
         end = end if floor is None else min(end, floor)
         while dropped < count and upto < end:
             dropped += upto not in self._lapsed
@@ -138,7 +139,8 @@ class Roomy(Publishing):
         with self._lock:
             log = self.log
             end = log.end_of_first_segment()
-            floor = retaining.archived_floor(self._store.look, self.settings, log)
+            start = start_now(log)
+            floor = retaining.archived_floor(self._store.look, self.settings, start)
             if end is None or (floor is not None and end > floor):
                 return False
             groups = self._classic_groups()
@@ -151,5 +153,5 @@ class Roomy(Publishing):
                 if count:
                     extra = {"queue": self.name, "group": group_id, "count": count}
                     logger.warning("%s: %d messages are dropped", self, count, extra=extra)
-            let_go = partial(log.let_go, Retention(max_bytes=0), end)
+            let_go = partial(log.let_go, Retention(max_bytes=0), end, start)
             return self._store.reserve.in_need(let_go).segments > 0
