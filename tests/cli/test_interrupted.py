@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pyarrow.parquet as pq
 import pytest
 
 import tailrace
@@ -108,3 +109,20 @@ def test_restore_backup(shell: Shell, queue: str, number: int) -> None:
     assert not folder.exists() or not list(folder.iterdir())
     shell.ok(*command)
     check_usable(shell, queue, "restored")
+
+
+@pytest.mark.parametrize("number", [1, 20, 45, 70])
+def test_archive(shell: Shell, queue: str, number: int) -> None:
+    """The next run goes on, and everything is there once."""
+    command = ["archive", queue, "--to", "lake", "--delete"]
+    _, errors = interrupted(shell, "open", number, *command)
+    assert errors == ""
+    shell.ok(*command)
+    with tailrace.open(shell.store, upkeep=False) as store:
+        log = store.get(queue).log
+        last = [record.offset for record in log.read(log.start_offset)]
+    archived = pq.read_table(shell.folder / "lake").column("offset").to_pylist()
+    assert archived == list(range(len(archived)))
+    assert set(archived) | set(last) == set(range(3 * LETTERS))
+    assert not list((shell.folder / "lake" / "_tailrace" / "staging").iterdir())
+    check_usable(shell, queue)
