@@ -25,7 +25,7 @@ SUITE = [
     for name in (
         *("changed_options", "checklist", "checklist_dead", "checklist_streams", "delays"),
         *("deletion", "depth", "ephemeral", "errors", "expiry", "fan_out", "groups", "looking"),
-        *("outgoing", "publishing", "redrive", "waiting"),
+        *("once", "outgoing", "publishing", "redrive", "waiting"),
     )
 ]
 

@@ -195,6 +195,28 @@ def test_ids(shell: Shell, queue: str) -> None:
     assert [item.get("id") for item in items] == [None, None, "7", "8", None]
 
 
+def test_once(shell: Shell, queue: str) -> None:
+    once = ["--producer", "billing", "--sequence", "7", "--message-id", "mine", "--ttl", "1h"]
+    for _ in range(2):
+        said = shell.ok("publish", queue, "42.00", *once)
+        assert said == "published 1 message to q, offset 0\n"
+    given = lines(
+        {"value": "42.00", "producer": "billing", "sequence": 7},
+        {"value": "plain"},
+        {"value": "43.00", "producer": "billing", "sequence": 8},
+    )
+    shell.ok("publish", queue, "--json", stdin=given)
+    shell.ok("publish", queue, "--json", stdin=given)
+    assert values(shell) == [b"42.00", b"plain", b"43.00", b"plain"]
+    assert published(shell)[0].id == "mine"
+    said = shell.refused("publish", queue, "x", "--producer", "billing", "--sequence", "3")
+    assert "sequence 3 of producer 'billing' is below the last one, 8" in said
+    said = shell.refused("publish", queue, "x", *once, "--delay", "1s")
+    assert "a delayed message cannot have them" in said
+    said = shell.refused("publish", queue, "--json", stdin=lines({"value": "x", "producer": "p"}))
+    assert "a sequence is a whole number from 0 on, not None" in said
+
+
 def test_a_message_whose_life_is_over_stays_so(shell: Shell, queue: str) -> None:
     shell.ok("publish", queue, "--json", stdin=lines({"value": "x", "expires_at": 1}))
     assert shell.ok("consume", queue, "-g", "g", "--wait", "0") == ""
@@ -281,6 +303,12 @@ def test_a_message_that_is_too_large(shell: Shell) -> None:
         (["--json", "--key", "k"], "with --json everything is in the lines"),
         (["x", "--json"], "with --json everything is in the lines"),
         (["--message-id", "m"], "--message-id goes with one message"),
+        (["x", "--producer", "p"], "--producer and --sequence go together"),
+        (["x", "--sequence", "1"], "--producer and --sequence go together"),
+        (["--producer", "p", "--sequence", "1"], "go with one message"),
+        (["x", "--count", "2", "--producer", "p", "--sequence", "1"], "go with one message"),
+        (["x", "--producer", "p", "--sequence", "-1"], "-1 is not in the range x>=0"),
+        (["--json", "--producer", "p", "--sequence", "1"], "everything is in the lines"),
         (["x", "--header", "a"], "'a' is not NAME=VALUE"),
         (["x", "--header", "_a=b"], "reserved"),
         (["x", "--ttl", "soon"], "is not a duration"),

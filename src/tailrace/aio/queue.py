@@ -82,6 +82,8 @@ class LogQueue(Generic[Q]):
         timestamp: int | None = None,
         delay: None = None,
         deliver_at: None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
         wait: bool = True,
         block: bool = True,
     ) -> Receipt: ...
@@ -130,6 +132,8 @@ class LogQueue(Generic[Q]):
         timestamp: int | None = None,
         delay: float | str | None = None,
         deliver_at: int | datetime | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
         wait: bool = True,
         block: bool = True,
     ) -> Receipt:
@@ -141,6 +145,11 @@ class LogQueue(Generic[Q]):
         time zone), the message enters the queue then; what is returned is a `Delayed`, whose
         `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on, and has to end
         later; the queue's `message_ttl` counts from that time on.
+
+        With a `producer` id and a `sequence` that rises, repeating it is harmless: the receipt of
+        the first time comes back, also if the queue is full now. What is given besides is not
+        compared. A sequence that is too old to be remembered is `NotWritten`. A delayed message
+        cannot have them.
         """
         publish = partial(
             self._queue.publish,
@@ -158,6 +167,8 @@ class LogQueue(Generic[Q]):
             publish.keywords["delay"] = delay
         if deliver_at is not None:
             publish.keywords["deliver_at"] = deliver_at
+        if producer is not None or sequence is not None:
+            publish.keywords.update(producer=producer, sequence=sequence)
         receipt: Receipt = await when_there_is_room(lambda: self._worker.do(publish), block)
         return await receipt if wait else receipt
 
@@ -180,11 +191,16 @@ class LogQueue(Generic[Q]):
         *,
         routing_key: str = "",
         ttl: float | str | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
         wait: bool = True,
         block: bool = True,
     ) -> Receipt:
         """Publish messages in one batch (more only beyond its limits): values, or pairs of a key
-        and a value, or triples with headers. `wait` and `block` as in `publish`."""
+        and a value, or triples with headers. `wait` and `block` as in `publish`.
+
+        A `producer` and a `sequence` are those of the batch, as in `publish`; more than one batch
+        holds is refused then."""
         queue, given = self._queue, values
 
         def publish() -> Receipt:
@@ -192,7 +208,13 @@ class LogQueue(Generic[Q]):
             if queue.settings.limits.max_depth and not isinstance(given, str | bytes):
                 given = list(given)  # it may have to be tried again
             return queue.publish_many(
-                given, routing_key=routing_key, ttl=ttl, wait=False, block=False
+                given,
+                routing_key=routing_key,
+                ttl=ttl,
+                producer=producer,
+                sequence=sequence,
+                wait=False,
+                block=False,
             )
 
         receipt = await when_there_is_room(lambda: self._worker.do(publish, slow=True), block)

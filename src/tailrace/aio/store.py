@@ -312,13 +312,16 @@ class Store:
         ttl: float | str | None = None,
         delay: float | str | None = None,
         deliver_at: int | datetime | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
         wait: bool = True,
         block: bool = True,
     ) -> Published:
         """Publish to every queue that is bound to the topic. Each append is atomic, all together
         are not. If there is no such queue an ephemeral one is made. With a `delay`, or a time to
-        `deliver_at`, it waits for each queue, and has a delay id in each. The other parameters are
-        as in `Queue.publish`."""
+        `deliver_at`, it waits for each queue, and has a delay id in each. With a `producer` and a
+        `sequence` each queue gets it once: to repeat it after an error gives it to those that have
+        not got it. The other parameters are as in `Queue.publish`."""
         publish = partial(
             self._opened().publish,
             topic,
@@ -329,6 +332,8 @@ class Store:
             ttl=ttl,
             delay=delay,
             deliver_at=deliver_at,
+            producer=producer,
+            sequence=sequence,
             wait=False,
             block=False,
         )

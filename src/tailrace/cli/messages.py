@@ -116,6 +116,8 @@ class Line(NamedTuple):
     ttl: float | str | None = None
     delay: float | str | None = None
     deliver_at: int | None = None
+    producer: str | None = None
+    sequence: int | None = None
 
 
 _TAKEN = (
@@ -130,6 +132,8 @@ _TAKEN = (
     "expires_at",
     "delay",
     "deliver_at",
+    "producer",
+    "sequence",
 )
 # What messages and records say of themselves where they are.
 _TOLD = (
@@ -171,6 +175,8 @@ def parse_message(text: bytes | str, now_ms: int) -> Line:
         _take_ttl(item, now_ms),
         _take_duration(item, "delay"),
         _take_moment(item, "deliver_at"),
+        _take_text(item, "producer"),
+        _take_sequence(item),
     )
 
 
@@ -227,6 +233,13 @@ def _take_text(item: dict[str, Any], name: str) -> str | None:
     value = item.get(name)
     if value is not None and not isinstance(value, str):
         raise TailraceError(f"{name!r} is text, not {json.dumps(value):.60}")
+    return value
+
+
+def _take_sequence(item: dict[str, Any]) -> int | None:
+    value = item.get("sequence")
+    if value is not None and type(value) is not int:
+        raise TailraceError(f"'sequence' is a whole number, not {json.dumps(value):.60}")
     return value
 
 

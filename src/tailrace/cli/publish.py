@@ -28,6 +28,7 @@ __all__ = ["publish"]
 _PIECE = 1 << 18  # bytes of input at a time: what is there is published together
 _AT_ONCE = 1_000  # messages of a load
 _SLIDE = 4096
+_NOTHING = (None,) * 5
 _MANY = 1_000  # messages from which on a rate means something
 
 Portion = tuple[list[Line], int]  # messages, and how many bytes of input they took
@@ -76,6 +77,13 @@ def _parse_headers(
 @click.option(
     "--deliver-at", callback=parse_moment, metavar="TIME", help="Deliver it at this time."
 )
+@click.option("--producer", metavar="ID", help="Who publishes it: with --sequence, once.")
+@click.option(
+    "--sequence",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="The producer's number for it, which rises: to publish it again does nothing.",
+)
 @click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="Publish so many, as a load."
 )
@@ -98,6 +106,8 @@ def publish(
     ttl: float | None,
     delay: float | None,
     deliver_at: int | None,
+    producer: str | None,
+    sequence: int | None,
     count: int | None,
     size: str | None,
     store: StorePlace,
@@ -107,8 +117,9 @@ def publish(
 
     VALUE is a message. Without it, or with -, each line of standard input is one. With --json each
     line is an object with value (or value_base64, for bytes), key, headers, routing_key, id and
-    ttl: the lines that read, consume, peek, dead and delayed write. When it has said how many were
-    published, they are as durable as the queue's flush mode promises.
+    ttl: the lines that read, consume, peek, dead and delayed write; producer and sequence, too, are
+    taken. When it has said how many were published, they are as durable as the queue's flush mode
+    promises.
 
     \b
     Examples:
@@ -126,6 +137,8 @@ def publish(
         ttl,
         delay,
         deliver_at,
+        producer,
+        sequence,
     )
     _check_usage(pattern, value, files, count, size, in_json)
     portions, total = _portions(pattern, value, files, count, size, in_json)
@@ -169,6 +182,10 @@ def _check_usage(
     is_one = (value not in (None, "-") and count is None) or len(files) == 1
     if pattern.id is not None and not is_one:
         raise click.UsageError("--message-id goes with one message")
+    if (pattern.producer is None) != (pattern.sequence is None):
+        raise click.UsageError("--producer and --sequence go together")
+    if pattern.producer is not None and not is_one:
+        raise click.UsageError("--producer and --sequence go with one message")
     if value is None and not files and count is None and sys.stdin.isatty():
         raise click.UsageError("give a VALUE, or - to type messages, one a line")
 
@@ -299,8 +316,8 @@ class _Publisher:
             receipt.wait()
 
     def _put_one(self, line: Line) -> Any:
-        options: dict[str, Any] = {"delay": line.delay, "deliver_at": line.deliver_at}
-        options = {name: value for name, value in options.items() if value is not None}
+        later: dict[str, Any] = {"delay": line.delay, "deliver_at": line.deliver_at}
+        later = {name: value for name, value in later.items() if value is not None}
         try:
             receipt: Any = self._queue.publish(
                 line.value,
@@ -309,12 +326,14 @@ class _Publisher:
                 headers=line.headers,
                 message_id=line.id,
                 ttl=line.ttl,
+                producer=line.producer,
+                sequence=line.sequence,
                 wait=False,
-                **options,
+                **later,
             )
-        except ValueError as error:  # a time that no calendar has
+        except ValueError as error:  # a time that no calendar has, or a producer without a sequence
             raise TailraceError(str(error)) from None
-        if options:
+        if later:
             self.count += 1
             self._delayed += 1
             if not self._keep_ids:
@@ -360,8 +379,8 @@ class _Publisher:
 def _kind(line: Line, limit: int) -> tuple[str, float | str | None] | None:
     """What messages of one batch share; `None` if it is to be published alone. So is one that is
     too large, so that what is before it is published, and counted."""
-    is_alone = line.id is not None or line.delay is not None or line.deliver_at is not None
-    if is_alone or (limit and len(line.value or b"") > limit):
+    its_own = (line.id, line.delay, line.deliver_at, line.producer, line.sequence)
+    if its_own != _NOTHING or (limit and len(line.value or b"") > limit):
         return None
     return line.routing_key, line.ttl
 

@@ -46,7 +46,7 @@ def adopt(log: Log, pieces: Sequence[Piece], *, producer: str, sequence: int) ->
 def is_adopted(log: Log, *, producer: str, sequence: int) -> bool:
     """Is this in the log? Only a hint to save work: another process may be about to take it in, and
     `adopt` looks again with the turn to write."""
-    return log._writing().has(producer, sequence)
+    return log._writing().find(producer, sequence) is not None
 
 
 def pack_staged(log: Log, transaction: str, pieces: Sequence[Piece]) -> list[Piece]:

@@ -482,10 +482,10 @@ class Writer:
                 self.store_producers()
             return found
 
-    def has(self, producer: str, sequence: int) -> bool:
-        """Is this producer's sequence in the log?"""
+    def find(self, producer: str, sequence: int) -> Appended | None:
+        """Where this producer's sequence is in the log; `None` if it is new."""
         with self.my_turn():
-            return self.producers.find(producer, sequence, self.everything()) is not None
+            return self.producers.find(producer, sequence, self.everything())
 
     def everything(self) -> View:
         extents, end_offset = self.tail.extents()

@@ -17,7 +17,7 @@ from tailrace.queue.disk import DiskWatch
 from tailrace.queue.layout import Layout
 from tailrace.queue.message import Message, check_headers, new_record, stamp_of
 from tailrace.queue.outgoing import Outgoing, Published, spread
-from tailrace.queue.publishing import check_size, expires_at
+from tailrace.queue.publishing import check_size, expires_at, refuse_delay
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.registry import Registry
 from tailrace.queue.settings import QueueSettings
@@ -57,15 +57,24 @@ class PublishingByTopic:
         ttl: float | str | None = None,
         delay: float | str | None = None,
         deliver_at: int | datetime | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
         wait: bool = True,
         block: bool = True,
     ) -> Published:
         """Publish to every queue that is bound to the topic. Each append is atomic, all together
         are not. If there is no such queue an ephemeral one is made (`InvalidName` if its name is
         that of another queue). With a `delay`, or a time to `deliver_at`, it waits for each queue,
-        and has a delay id in each. The other parameters are as in `Queue.publish`."""
+        and has a delay id in each. With a `producer` and a `sequence` each queue gets it once: to
+        repeat it after an error gives it to those that have not got it. The other parameters are as
+        in `Queue.publish`."""
         self.check_open()
         due = delays.due_ms(delay, deliver_at, self.clock.wall_ms())
+        if producer is not None or sequence is not None:
+            refuse_delay(due is not None)
+            outgoing = Outgoing(topic, value, key, headers, message_id, ttl)
+            published = self._publish_where_absent(outgoing, producer, sequence, block)
+            return published.wait() if wait else published
         is_plain = headers is None and message_id is None and hooks.carry_context is None
         if is_plain and due is None:
             published = self._publish_plain(topic, value, key, ttl, block)
@@ -95,6 +104,19 @@ class PublishingByTopic:
         for queue in queues:
             queue.admit(queue.settings, 1, block=block)
         return spread(queues, lambda queue: queue.append_draft(drafts[queue], key, value))
+
+    def _publish_where_absent(
+        self, outgoing: Outgoing, producer: str | None, sequence: int | None, block: bool
+    ) -> Published:
+        """To those queues whose logs don't have it: each knows the producer for itself."""
+        found = {q: q.log.find(producer, sequence) for q in self._targets(outgoing.topic)}
+        there = {queue: receipt for queue, receipt in found.items() if receipt is not None}
+        batches = self._batches(replace(outgoing, queue=q) for q in found if q not in there)
+        self._admit(batches, block)
+        return spread(
+            [*there, *batches],
+            lambda q: there.get(q) or q.append(batches[q], q.settings, producer, sequence),
+        )
 
     def _batches(
         self, outgoing: Iterable[Outgoing], due: int | None = None
@@ -161,7 +183,8 @@ class PublishingByTopic:
         for the same message. What is there already needs no room."""
         batches = self._batches(map(Outgoing.of, publish))
         producer = dead_letters.step_id("ack", source.incarnation, account, message.offset)
-        self._admit({q: b for q, b in batches.items() if not q.log.has(producer)}, block=False)
+        absent = {q: b for q, b in batches.items() if q.log.find(producer, 0) is None}
+        self._admit(absent, block=False)
         for queue, records in batches.items():
             self._append_once(queue, records, producer, source)
 
@@ -174,6 +197,6 @@ class PublishingByTopic:
     ) -> None:
         """Append, unless that was done before, what takes the place of a message of `source`. It is
         as durable then as that one was: only so may the message be settled."""
-        queue.append(records, queue.settings, producer).wait()
+        queue.append(records, queue.settings, producer, 0).wait()
         if self.get(source.name).log.flush_mode == "sync" and queue.log.flush_mode != "sync":
             queue.log.flush()

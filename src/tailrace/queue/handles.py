@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, Protocol
 
 from tailrace.errors import NotWritten
 from tailrace.kernel import HEADER_SIZE
+from tailrace.log.commit import Receipt
 from tailrace.log.extents import Extents
+from tailrace.log.inputs import checked_sequence
 from tailrace.log.log import Log
 from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.log.retention import VacuumReport, count_expired
@@ -59,9 +61,15 @@ class QueueLog(Log):
         with writer.my_turn():
             return writer.tail.end_offset
 
-    def has(self, producer: str) -> bool:
-        """Is what somebody appends once in the log already?"""
-        return self._writing().has(producer, 0)
+    def find(self, producer: str | None, sequence: int | None) -> Receipt | None:
+        """The receipt of what a producer has appended under a sequence; `None` if that is new. Only
+        a hint: another process may be about to append it, and `append` looks again."""
+        producer, sequence = checked_sequence(producer, sequence)
+        found = self._writing().find(producer, sequence)
+        if found is None:
+            return None
+        offset, count = found
+        return Receipt(offset, offset + count, count, self._committer)
 
     def adopt(self, **arguments: Any) -> None:
         """Go on with the options that it would be opened with now, as far as it can."""

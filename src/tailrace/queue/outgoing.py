@@ -108,7 +108,8 @@ def _partly(had: Iterable[str], failed: dict[str, TailraceError]) -> TailraceErr
     why = unknown[0] if unknown else first
     text = (
         f"the message is in {', '.join(names) or 'no queue'}, and not, or not for sure, in "
-        f"{', '.join(sorted(failed))} ({why}). Publish it to these by name"
+        f"{', '.join(sorted(failed))} ({why}). Publish it to these by name; or if it has a "
+        "producer and a sequence, repeat it with both"
     )
     error = OutcomeUnknown(text) if unknown else NotWritten(text, appended=len(names))
     error.__cause__ = first

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 from tailrace import hooks
 from tailrace.errors import ConfigError, Full
-from tailrace.kernel import HEADER_SIZE, MAX_SECTION, NONE, Draft, Record, encode_one
+from tailrace.kernel import HEADER_SIZE, MAX_COUNT, MAX_SECTION, NONE, Draft, Record, encode_one
 from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
 from tailrace.log.commit import Receipt
 from tailrace.queue.addresses import topic_in
@@ -21,7 +21,7 @@ from tailrace.queue.observing import Weighed, published, weigh
 from tailrace.queue.settings import QueueSettings
 from tailrace.units import parse_duration
 
-__all__ = ["Publishing", "check_size", "expires_at"]
+__all__ = ["Publishing", "check_size", "expires_at", "refuse_delay"]
 
 _STAMPS_MOST = 1024
 
@@ -72,6 +72,8 @@ class Publishing:
         timestamp: int | None = None,
         delay: None = None,
         deliver_at: None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
         wait: bool = True,
         block: bool = True,
     ) -> Receipt: ...
@@ -120,6 +122,8 @@ class Publishing:
         timestamp: int | None = None,
         delay: float | str | None = None,
         deliver_at: int | datetime | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
         wait: bool = True,
         block: bool = True,
     ) -> Receipt:
@@ -131,10 +135,26 @@ class Publishing:
         time zone), the message enters the queue then; what is returned is a `Delayed`, whose
         `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on, and has to end
         later; the queue's `message_ttl` counts from that time on.
+
+        With a `producer` id and a `sequence` that rises, repeating it is harmless: the receipt of
+        the first time comes back, also if the queue is full now. What is given besides is not
+        compared. A sequence that is too old to be remembered is `NotWritten`. A delayed message
+        cannot have them.
         """
         settings = self.settings
         if hooks.carry_context is not None:
             headers = hooks.carry_context(headers)
+        if producer is not None or sequence is not None:
+            refuse_delay(delay is not None or deliver_at is not None)
+            receipt = self.log.find(producer, sequence)
+            if receipt is None:
+                self.admit(settings, 1, block=block)
+                expiry = expires_at(settings, ttl, self._wall_ms())
+                record = self._record(
+                    value, key, routing_key, headers, message_id, expiry, timestamp
+                )
+                receipt = self.append([record], settings, producer, sequence)
+            return receipt.wait() if wait else receipt
         if delay is not None or deliver_at is not None:
             due = due_ms(delay, deliver_at, self._wall_ms())
             assert due is not None
@@ -160,20 +180,32 @@ class Publishing:
             draft = self._draft(settings, value, key, stamp, timestamp, now_ms, expiry)
             receipt = self.append_draft(draft, key, value)
             return receipt.wait() if wait else receipt
+        record = self._record(value, key, routing_key, headers, message_id, expiry, timestamp)
+        receipt = self.append([record], settings)
+        return receipt.wait() if wait else receipt
+
+    def _record(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        routing_key: str,
+        headers: Any,
+        message_id: str | None,
+        expiry: int | None,
+        timestamp: int | None = None,
+    ) -> Record:
+        """The record of a message that has more than most."""
         if headers is not None:
             check_headers(headers)
-        topic = self._topic(routing_key)
-        record = new_record(
+        return new_record(
             value,
-            topic,
+            self._topic(routing_key),
             key=key,
             headers=headers,
             message_id=message_id,
             expires_at=expiry,
             timestamp=timestamp,
         )
-        receipt = self.append([record], settings)
-        return receipt.wait() if wait else receipt
 
     def draft(
         self, stamp: Stamp, value: bytes | str | None, key: bytes | str | None, ttl: Any
@@ -236,16 +268,7 @@ class Publishing:
             stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
             draft = self._draft(settings, value, key, stamp, due, now_ms, expiry)
             return self.delays.schedule_draft(draft, due)
-        if headers is not None:
-            check_headers(headers)
-        record = new_record(
-            value,
-            self._topic(routing_key),
-            key=key,
-            headers=headers,
-            message_id=message_id,
-            expires_at=expiry,
-        )
+        record = self._record(value, key, routing_key, headers, message_id, expiry)
         check_size(record, settings)
         return self.delays.schedule(record, due)
 
@@ -289,13 +312,24 @@ class Publishing:
         *,
         routing_key: str = "",
         ttl: float | str | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
         wait: bool = True,
         block: bool = True,
     ) -> Receipt:
         """Publish messages in one batch (more only beyond its limits): values, or pairs of a key
-        and a value, or triples with headers. `wait` and `block` as in `publish`."""
+        and a value, or triples with headers. `wait` and `block` as in `publish`.
+
+        A `producer` and a `sequence` are those of the batch, as in `publish`; more than one batch
+        holds is refused then."""
         refuse_single(values)
         settings = self.settings
+        if producer is not None or sequence is not None:
+            receipt = self.log.find(producer, sequence)
+            if receipt is None:
+                together = self._together(settings, values, routing_key, ttl, block)
+                receipt = self.append(together, settings, producer, sequence)
+            return receipt.wait() if wait else receipt
         if settings.limits.max_depth:
             values = list(values)
             self.admit(settings, len(values), block=block)
@@ -306,10 +340,32 @@ class Publishing:
         records = _records_of(values, stamp, expiry, settings)
         first = next(records, None)
         if first is None:
-            raise ValueError("publish_many was given no messages")
+            raise _no_messages()
         batch = chain((first,), records)
         receipt = self._append_told(batch) if hooks.listeners else self.log.append_many(batch)
         return receipt.wait() if wait else receipt
+
+    def _together(
+        self,
+        settings: QueueSettings,
+        values: Iterable[Any],
+        routing_key: str,
+        ttl: float | str | None,
+        block: bool,
+    ) -> list[Record]:
+        """The records of messages that are to be one batch, for which there is room."""
+        some = list(islice(values, MAX_COUNT + 1))
+        if not some:
+            raise _no_messages()
+        if len(some) > MAX_COUNT:
+            raise ValueError(
+                f"a sequence is one batch, of at most {MAX_COUNT:,} messages; give the others "
+                "sequences of their own"
+            )
+        self.admit(settings, len(some), block=block)
+        stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
+        expiry = expires_at(settings, ttl, self._wall_ms())
+        return list(_records_of(some, stamp, expiry, settings))
 
     def _append_told(self, records: Iterable[Record]) -> Receipt:
         begun, weighed = perf_counter(), Weighed(records)
@@ -321,15 +377,13 @@ class Publishing:
         records: list[Record],
         settings: QueueSettings,
         producer: str | None = None,
+        sequence: int | None = None,
     ) -> Receipt:
-        """Append records of messages; with a producer, once."""
+        """Append records of messages; with a producer and a sequence, once."""
         for record in records:
             check_size(record, settings)
         begun = perf_counter() if hooks.listeners else 0.0
-        if producer is not None:
-            receipt = self.log.append(records, producer=producer, sequence=0)
-        else:
-            receipt = self.log.append(records)
+        receipt = self.log.append(records, producer=producer, sequence=sequence)
         if begun:
             size = sum(weigh(record.key, record.value) for record in records)
             return published(self.name, receipt, size, begun)
@@ -351,6 +405,19 @@ def expires_at(
             "seconds: nobody would ever get the message"
         )
     return now_ms + ttl_ms if ttl_ms else None
+
+
+def refuse_delay(is_delayed: bool) -> None:
+    """Of a message that has a producer and a sequence."""
+    if is_delayed:
+        raise ValueError(
+            "producer, sequence: a delayed message cannot have them. It waits elsewhere, where its "
+            "queue would not recognise it"
+        )
+
+
+def _no_messages() -> ValueError:
+    return ValueError("publish_many was given no messages")
 
 
 def check_size(record: Record, settings: QueueSettings) -> None:
