@@ -40,7 +40,7 @@ from tailrace.log.sidefiles import Poison, Watermark, WatermarkFile
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["NOT_TRIED", "Committer", "Past", "Receipt", "Rolled", "Written"]
+__all__ = ["Committer", "Past", "Receipt", "Rolled", "Written"]
 
 logger = logging.getLogger("tailrace")
 
@@ -49,7 +49,7 @@ logger = logging.getLogger("tailrace")
 _PATIENCE_S = 1.0
 
 # What is synced may have to be opened. If that fails, nothing was tried, and nothing is lost.
-NOT_TRIED = (errno.EMFILE, errno.ENFILE)
+_NOT_TRIED = (errno.EMFILE, errno.ENFILE)
 
 
 class Rolled(NamedTuple):
@@ -354,7 +354,7 @@ class Committer:
                 self._fs.sync_dir(self._folder)
             file.sync()
         except OSError as error:
-            if error.errno in NOT_TRIED:
+            if error.errno in _NOT_TRIED:
                 raise
             self.failure = error  # at once: an interrupt must not make us forget it
             self.poison(error)
@@ -364,6 +364,22 @@ class Committer:
         self.advance(segment, position, end_offset, is_first)
         if begun:
             hooks.observe("fsync_seconds", [time.perf_counter() - begun], self.label)
+
+    def sync_by(
+        self, sync: Callable[[int], None], segment: int, position: int, end_offset: int
+    ) -> None:
+        """Where nobody flushes as a rule: have everything made durable up to there, from a segment
+        on that `sync` is told."""
+        with self.alone():
+            try:
+                sync(self.watermark.segment)
+            except OSError as error:
+                if error.errno in _NOT_TRIED:
+                    message = f"cannot flush {self._folder}: {error}; try again"
+                    raise OutcomeUnknown(message) from error
+                self.poison(error)
+                self.check()
+            self.advance(segment, position, end_offset)
 
     def advance(self, segment: int, position: int, end_offset: int, sync: bool = False) -> None:
         """Everything up to there is on the disk: say so. Somebody may have said more meanwhile."""

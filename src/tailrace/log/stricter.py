@@ -46,17 +46,15 @@ def be_stricter(writer: Writer, mode: FlushMode) -> None:
         if mode.rank >= writer.flush_mode.rank:
             return
         _file, segment, position, end_offset, past = writer.tail.state
-        committer, fs, folder = writer.committer, writer.catalog.fs, writer.catalog.folder
+        fs, folder = writer.catalog.fs, writer.catalog.folder
         extents = past.extents.ending_with(Extent(segment, position))
-        with committer.alone():
-            try:
-                fs.sync_dir(folder)
-                sync_side_files(fs, folder)
-                sync_segments(fs, folder, extents, committer.watermark.segment)
-            except OSError as error:
-                committer.poison(error)
-                committer.check()
-            committer.advance(segment, position, end_offset)
+
+        def sync(first: int) -> None:
+            fs.sync_dir(folder)
+            sync_side_files(fs, folder)
+            sync_segments(fs, folder, extents, first)
+
+        writer.committer.sync_by(sync, segment, position, end_offset)
         writer.flush_mode = writer.tail.flush = mode
     if mode is FlushMode.ASYNC and writer._manner.upkeep:
         if writer._upkeep is not None:

@@ -13,7 +13,7 @@ from tailrace.kernel import Draft
 from tailrace.log import opening
 from tailrace.log.adoption import tidy_up
 from tailrace.log.board import ATTENTION, POISONED, Board, Note
-from tailrace.log.commit import NOT_TRIED, Committer, Written
+from tailrace.log.commit import Committer, Written
 from tailrace.log.extents import Extent, Extents
 from tailrace.log.fs import FileSystem
 from tailrace.log.manner import Manner
@@ -508,17 +508,9 @@ class Writer:
         # First: what is rolled from here on has to wait.
         _file, segment, position, end_offset, past = self._written()
         extents = past.extents.ending_with(Extent(segment, position))
-        with self._flush_lock, self.committer.alone():
-            try:
-                first = self.committer.watermark.segment
-                opening.sync_segments(self._fs, self._folder, extents, first)
-            except OSError as error:
-                if error.errno in NOT_TRIED:
-                    message = f"cannot flush {self._folder}: {error}; try again"
-                    raise OutcomeUnknown(message) from error
-                self.committer.poison(error)
-                self.committer.check()
-            self.committer.advance(segment, position, end_offset)
+        sync = partial(opening.sync_segments, self._fs, self._folder, extents)
+        with self._flush_lock:
+            self.committer.sync_by(sync, segment, position, end_offset)
 
     def flush_left(self) -> None:
         """Make durable what we appended, and what is left of one who rolled or was killed."""
