@@ -178,12 +178,12 @@ def restore(
                 if progress is not None:
                     progress(done, total)
             staged = front.finish()
+            if not staged.seals and first < limit:
+                raise ConfigError(f"the archive in {manifest.folder} has no row of that range")
             if is_empty:
                 store_checked_json(log._fs, note, _note_of(manifest, last))
         except OSError as error:
             raise NotWritten(f"{log.path}: nothing is restored: {error}") from error
-        if not staged.seals and first < limit:
-            raise ConfigError(f"the archive in {manifest.folder} has no row of that range")
         prepend(log, front, staged, first, last)
     with contextlib.suppress(OSError):  # it says nothing of a log that has records
         if is_empty:
