@@ -179,7 +179,9 @@ def restore(
                     progress(done, total)
             staged = front.finish()
             if not staged.seals and first < limit:
-                raise ConfigError(f"the archive in {manifest.folder} has no row of that range")
+                if limit == last:
+                    raise ConfigError(f"the archive in {manifest.folder} has no row of that range")
+                first = limit  # all there is of it is the log's own
             if is_empty:
                 store_checked_json(log._fs, note, _note_of(manifest, last))
         except OSError as error:
