@@ -137,13 +137,14 @@ def test_what_was_committed_may_be_handed_over(store: Store, how: str) -> None:
         messages = other.do(lambda: consumer.receive(2))
         assert isinstance(messages, list)
         last: Message = messages[-1]
-        {
+        ways: dict[str, Callable[[], None]] = {
             "commit": consumer.commit,
             "commit-message": lambda: consumer.commit(last),
             "commit-offset": lambda: consumer.commit(2),
             "ack": last.ack,
             "seek": lambda: consumer.seek(2),
-        }[how]()
+        }
+        ways[how]()
         assert offsets(consumer.receive(2)) == [2, 3]
         assert isinstance(other.do(consumer.receive), Locked)
 
