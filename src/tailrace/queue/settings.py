@@ -122,6 +122,7 @@ class QueueSettings:
     auto_commit_interval_ms: int = 5_000
     expire_groups_ms: int = 0  # 0: never
     implied: bool = False  # nobody has asked for it: it was made because somebody used its name
+    survives: bool = False  # FluxMQ made it, where an ephemeral queue outlives a restart
     incarnation: str = ""
     fluxmq: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -423,7 +423,8 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         """Nobody else is here: what does not outlive a restart goes, and what somebody left who was
         killed while deleting."""
         for settings in self._ephemeral():
-            self._remove(settings)
+            if not settings.survives:
+                self._remove(settings)
         delays.sweep(self.fs, self.layout, self.registry.current)
         remove_tree(self.fs, os.path.dirname(self.layout.trash("x")))
 
@@ -438,6 +439,8 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         for settings in self._ephemeral():
             folder = self.layout.queue(settings.name)
             idle_s = Attendance.idle_s(self.fs, folder, self.clock.wall_ms())
+            if settings.survives and not Attendance.has_begun(self.fs, folder):
+                idle_s = None
             if idle_s is not None and idle_s * 1000 >= settings.expires_after_ms:
                 self._remove(settings)
             else:
