@@ -223,7 +223,8 @@ def test_what_a_filter_does_not_match_is_looked_at_once(tmp_path: Path) -> None:
         other.begin("c.receive(wait=None)")
         other.kill()
     folder = tmp_path / "queue" / "queues" / "q" / "consumers"
-    assert len(list(folder.rglob("ops.log"))) == 1  # nobody has closed it
+    [journal] = folder.rglob("ops.log")
+    assert journal.stat().st_size > 0  # nobody has closed it
     with Store(tmp_path, upkeep=False) as store:
         queue = store.queue("q")
         group = queue.group("w", "eu/#")
