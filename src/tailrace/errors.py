@@ -34,8 +34,9 @@ class Closed(TailraceError):
 
 
 class Locked(TailraceError):
-    """Another writer holds the lock. `holder` describes it where that is known: its pid, its host
-    and, in UTC, since when."""
+    """Another writer holds the lock, or another thread uses the consumer of a stream. `holder`
+    describes it where that is known: its pid, its host and, in UTC, since when; or the thread's
+    name."""
 
     def __init__(self, message: str, holder: str | None = None) -> None:
         super().__init__(message)

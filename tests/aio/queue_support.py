@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -66,8 +67,12 @@ class _Awaited:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+        if isinstance(inner, tailrace.StreamConsumer):  # which belongs to one thread
+            self._receiver = ThreadPoolExecutor(1)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "receive" and isinstance(self._inner, tailrace.StreamConsumer):
+            return partial(self._receive, self._inner.receive)
         if name == "length":
             return partial(self._call, self._inner.__len__)
         if name in _ASKED:
@@ -83,6 +88,10 @@ class _Awaited:
         options = {name: _unwrap(value) for name, value in options.items()}
         return _wrap(await asyncio.to_thread(verb, *_unwrap(arguments), **options))
 
+    async def _receive(self, receive: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        run = asyncio.get_running_loop().run_in_executor
+        return _wrap(await run(self._receiver, partial(receive, *arguments, **options)))
+
     def __repr__(self) -> str:
         return repr(self._inner)
 
@@ -90,7 +99,10 @@ class _Awaited:
         return self
 
     async def __anext__(self) -> Any:
-        found = await asyncio.to_thread(next, self._inner, self)
+        if isinstance(self._inner, tailrace.StreamConsumer):
+            found = await self._receive(next, self._inner, self)
+        else:
+            found = await asyncio.to_thread(next, self._inner, self)
         if found is self:
             raise StopAsyncIteration
         return _wrap(found)

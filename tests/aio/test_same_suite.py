@@ -24,8 +24,9 @@ SUITE = [
     import_module(f"tests.queue.test_{name}")
     for name in (
         *("changed_options", "checklist", "checklist_dead", "checklist_streams", "delays"),
-        *("deletion", "depth", "ephemeral", "errors", "expiry", "fan_out", "groups", "looking"),
-        *("once", "outgoing", "publishing", "redrive", "waiting"),
+        *("deletion", "depth", "disagreements", "ephemeral", "errors", "expiry", "fan_out"),
+        *("fluxmq_defects", "groups", "looking", "once", "outgoing", "publishing"),
+        *("redrive", "waiting"),
     )
 ]
 

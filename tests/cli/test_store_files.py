@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tailrace.log.fs import OsFileSystem
+from tailrace.queue.offline.export import export_groups
 from tests.cli.conftest import Run, flip, lines
 from tests.cli.conftest import tailrace as in_a_process
 from tests.cli.test_dump import of_type
 from tests.project import ROOT
+from tests.queue.support import another_process
 
 FIXTURES = ROOT.parent / "shared" / "fixtures" / "fluxmq"
 PROGRAM = """
@@ -410,3 +413,72 @@ def test_recovering_the_logs_of_a_store(run: Run, closed: Path) -> None:
     assert [report["actions"] > 0 for report in reports] == [False, True]
     assert run("recover", "--apply", closed).exit_code == 0
     assert run("verify", closed).exit_code == 0
+
+
+def test_recovering_the_groups_that_a_killed_process_had_open(run: Run, killed: Path) -> None:
+    root = killed / "queue"
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    result = run("recover", killed)
+    assert result.exit_code == 1
+    assert "export  queues/orders/consumers/w/ops.log" in result.stdout
+    assert f"tailrace recover --apply {root}" in result.stdout
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    actions = of_type(lines(run("recover", "--json", killed)), "action")
+    assert [action["kind"] for action in actions] == ["export", "export"]
+
+    assert run("recover", "--apply", killed).exit_code == 0
+    state = json.loads((root / "groups" / "orders" / "w.json").read_bytes())["state"]
+    assert state["Cursor"] == {"Cursor": 9, "Committed": 1}
+    [pending] = state["PEL"].values()
+    assert [entry["Offset"] for entry in pending] == [1, 2, 3, 4, 5, 6]
+    folder = root / "queues" / "orders" / "consumers" / "w"
+    assert (folder / "ops.log").read_bytes() == b""
+    assert json.loads((folder / "state.json").read_bytes())["state"]["Cursor"] == 9
+    for shard in range(8):
+        assert (folder / f"pel_{shard}.json").exists()
+    events = root / "queues" / "events%2Fall" / "consumers" / "r"
+    assert (events / "state.json").exists()
+    assert (events / "ops.log").read_bytes() == b""
+
+    result = run("recover", killed)
+    assert (result.exit_code, result.stdout.count("nothing to do")) == (0, 2)
+    assert run("verify", killed).exit_code == 0
+    with tailrace.open(killed, upkeep=False) as store:
+        found = [(each.offset, each.consumer != "") for each in store.queue("orders").pending("w")]
+        assert found == [(offset, True) for offset in range(1, 7)]
+        reader = store.stream("events/all").consumer("r")
+        assert [message.offset for message in reader.receive(9)] == [0, 1, 2]
+
+
+def test_recovering_deletes_no_ephemeral_queue(run: Run, killed: Path) -> None:
+    code = """
+import os, sys, tailrace
+
+store = tailrace.open(sys.argv[1], upkeep=False)
+store.publish("plain", b"kept")
+store.consumer("plain", "w").receive()
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", code, str(killed)], check=True, timeout=60)
+    assert run("recover", "--apply", killed).exit_code == 0
+    root = killed / "queue"
+    assert json.loads((root / "groups" / "plain" / "w.json").read_bytes())["state"]["PEL"]
+    assert list((root / "queues" / "plain" / "segments").glob("*.seg"))
+
+
+def test_recovering_leaves_groups_to_those_who_have_them_open(run: Run, killed: Path) -> None:
+    with tailrace.open(killed, upkeep=False) as store, another_process(killed) as other:
+        orders = store.queue("orders")
+        other.ask("globals().update(q=store.get('orders'), c=store.get('orders').consumer('w'))")
+        assert other.ask("globals().update(m=c.receive()[0])") == "None"
+        report = export_groups(OsFileSystem(), str(killed / "queue"), apply=True)
+        assert ([action.path for action in report.actions], report.applied) == (
+            ["queues/events%2Fall/consumers/r/ops.log"],
+            True,
+        )
+        assert run("recover", "--apply", killed).exit_code == 2
+        assert not (killed / "queue" / "groups" / "orders").exists()
+        assert other.ask("m.ack()") == "None"
+        assert len(orders.pending("w")) == 5
+        other.kill()
+    assert (killed / "queue" / "groups" / "orders" / "w.json").exists()

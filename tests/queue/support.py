@@ -109,10 +109,14 @@ class Other:
             text=True,
         )
 
-    def ask(self, expression: str) -> str:
-        """Have it evaluate something; the answer, or the name of the error."""
+    def begin(self, expression: str) -> None:
+        """Have it evaluate something, and do not wait for the answer."""
         _there(self.process.stdin).write(expression + "\n")
         _there(self.process.stdin).flush()
+
+    def ask(self, expression: str) -> str:
+        """Have it evaluate something; the answer, or the name of the error."""
+        self.begin(expression)
         return _there(self.process.stdout).readline().rstrip("\n")
 
     def kill(self) -> None:

@@ -1,4 +1,10 @@
-"""Where FluxMQ's documents and its source disagree, these queues do as the first say."""
+"""Where FluxMQ's documents and its source disagree, these queues do as the first say.
+
+Each test begins with the row of the table of disagreements that it is about. Rows 9 to 13, 18 and
+19 are about protocols and replication, which are not here; 26 and 28, about journals and logs that
+are torn or damaged, are F7 and F8 in `test_fluxmq_defects.py` and the tests of the log; 31, flush
+modes, are those of `tests/log`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +22,7 @@ from tests.queue.support import drain, numbers, offsets, on_machine, one, states
 
 
 def test_a_topic_goes_to_the_queues_that_are_bound_to_it_and_to_no_other(store: Store) -> None:
+    """Row 1: a publish to a topic is a fan-out to what is bound to it, and nothing is dropped."""
     store.queue("sensors", topics=["sensors/#"])
     store.queue("all", topics=["#"])
     store.queue("orders")
@@ -37,6 +44,7 @@ def test_a_topic_goes_to_the_queues_that_are_bound_to_it_and_to_no_other(store: 
 def test_a_topic_that_matches_nothing_makes_a_queue(
     store: Store, topic: str, name: str, pattern: str
 ) -> None:
+    """Row 2: what an auto-created queue is called."""
     assert list(store.publish(topic, b"x")) == [name]
     settings = store.get(name).settings
     assert (settings.topics, settings.ephemeral) == ((pattern,), True)
@@ -45,6 +53,7 @@ def test_a_topic_that_matches_nothing_makes_a_queue(
 
 
 def test_ephemeral_queues_are_gone_after_a_restart(open_store: OpenStore) -> None:
+    """Row 3: ephemeral queues do not outlive a restart."""
     with open_store() as store:
         store.publish("plain", b"x")
         store.queue("kept").publish(b"x")
@@ -55,6 +64,7 @@ def test_ephemeral_queues_are_gone_after_a_restart(open_store: OpenStore) -> Non
 
 
 def test_ephemeral_queues_are_never_flushed(machine: Machine) -> None:
+    """Row 3: ephemeral storage is best effort."""
     store, fs = machine.open_faulty(segment_bytes=200)
     with store:
         store.queue("kept", topics=["kept"])
@@ -79,6 +89,7 @@ def test_ephemeral_queues_are_never_flushed(machine: Machine) -> None:
 def test_an_ephemeral_queue_goes_when_its_last_consumer_has_left(
     open_store: OpenStore, clock: ManualClock
 ) -> None:
+    """Row 4: ephemeral queues go when the last consumer has left, after a while."""
     store = open_store()
     store.publish("plain", b"x")
     clock.set_wall(time.time_ns() // 1_000_000)  # as the files have it
@@ -100,6 +111,7 @@ def test_an_ephemeral_queue_goes_when_its_last_consumer_has_left(
 
 
 def test_a_nack_waits_longer_each_time() -> None:
+    """Row 5: a nack redelivers with backoff."""
     retry = {"max_retries": 9, "initial_backoff": "4s", "max_backoff": "12s", "multiplier": 2}
     with on_machine(retry=retry) as (machine, _store, queue):
         queue.publish(b"x")
@@ -116,6 +128,7 @@ def test_a_nack_waits_longer_each_time() -> None:
 
 @pytest.mark.parametrize("max_retries", [0, 1, 10])
 def test_how_often_it_is_tried_again_is_up_to_the_queue(max_retries: int) -> None:
+    """Row 6: retries are configured for each queue."""
     retry = {"max_retries": max_retries, "initial_backoff": 0}
     with on_machine(retry=retry) as (_machine, store, queue):
         queue.publish(b"x")
@@ -129,6 +142,7 @@ def test_how_often_it_is_tried_again_is_up_to_the_queue(max_retries: int) -> Non
 
 
 def test_retries_may_be_without_limit() -> None:
+    """Row 6: likewise, without limit."""
     with on_machine(retry={"max_retries": "unlimited"}) as (_machine, store, queue):
         queue.publish(b"x")
         consumer = queue.consumer("w")
@@ -139,6 +153,7 @@ def test_retries_may_be_without_limit() -> None:
 
 
 def test_a_reject_leads_to_the_dead_letters() -> None:
+    """Row 7: dead letters on reject."""
     with on_machine() as (_machine, store, queue):
         queue.publish(b"x")
         one(queue.consumer("w")).reject("bad")
@@ -147,6 +162,7 @@ def test_a_reject_leads_to_the_dead_letters() -> None:
 
 
 def test_a_reject_without_dead_letters_drops_it() -> None:
+    """Row 7: they are an option."""
     with on_machine(dlq={"enabled": False}) as (_machine, store, queue):
         queue.publish(b"x")
         one(queue.consumer("w")).reject("bad")
@@ -155,6 +171,7 @@ def test_a_reject_without_dead_letters_drops_it() -> None:
 
 
 def test_too_many_leases_that_end_lead_to_the_dead_letters() -> None:
+    """Row 8: dead letters when deliveries are used up."""
     with on_machine() as (machine, store, queue):
         queue.publish(b"x")
         consumer = queue.consumer("w")
@@ -167,6 +184,7 @@ def test_too_many_leases_that_end_lead_to_the_dead_letters() -> None:
 
 
 def test_dead_letters_may_go_elsewhere() -> None:
+    """Rows 7 and 8: `dlq.topic` says where they go."""
     with on_machine(dlq={"topic": "graves"}) as (_machine, store, queue):
         store.queue("other", dlq={"topic": "graves"}).publish(b"y")
         queue.publish(b"x")
@@ -198,6 +216,7 @@ def test_dead_letters_may_go_elsewhere() -> None:
     ],
 )
 def test_filters_are_those_of_mqtt(store: Store, pattern: str, key: str, is_match: bool) -> None:
+    """Row 14: filters have the semantics of MQTT."""
     queue, stream = store.queue("q"), store.stream("s")
     queue.publish(b"x", routing_key=key)
     stream.publish(b"x", routing_key=key)
@@ -206,6 +225,7 @@ def test_filters_are_those_of_mqtt(store: Store, pattern: str, key: str, is_matc
 
 
 def test_a_filter_makes_a_group_of_its_own(store: Store) -> None:
+    """Row 14: what a filter adds to a group's name."""
     queue = store.queue("q")
     queue.publish(b"x", routing_key="eu/x")
     for pattern in ("", "#", "eu/#"):
@@ -218,6 +238,7 @@ def test_a_filter_makes_a_group_of_its_own(store: Store) -> None:
 
 
 def test_a_stream_is_read_on_from_what_was_committed(open_store: OpenStore) -> None:
+    """Row 15: a stream resumes from committed, and reads the gap again."""
     with open_store() as store:
         stream = store.stream("s")
         stream.publish_many(numbers(6))
@@ -230,6 +251,7 @@ def test_a_stream_is_read_on_from_what_was_committed(open_store: OpenStore) -> N
 
 
 def test_without_auto_commit_only_a_commit_commits(store: Store) -> None:
+    """Row 16: manual commits are required where they are asked for."""
     stream = store.stream("s")
     stream.publish_many(numbers(4))
     consumer = stream.consumer("g", auto_commit=False, auto_commit_interval=0)
@@ -241,6 +263,7 @@ def test_without_auto_commit_only_a_commit_commits(store: Store) -> None:
 
 
 def test_each_group_of_a_stream_has_one_position(store: Store) -> None:
+    """Row 24: one cursor for each group of a stream."""
     stream = store.stream("s")
     stream.publish_many(numbers(4))
     first, second = stream.consumer("g"), stream.consumer("g")
@@ -249,6 +272,7 @@ def test_each_group_of_a_stream_has_one_position(store: Store) -> None:
 
 
 def test_a_commit_names_what_was_processed_last(store: Store) -> None:
+    """Row 25: a commit names the last that was processed."""
     stream = store.stream("s")
     stream.publish_many(numbers(4))
     consumer = stream.consumer("g", auto_commit=False)
@@ -261,6 +285,7 @@ def test_a_commit_names_what_was_processed_last(store: Store) -> None:
 
 
 def test_no_time_to_live_means_for_ever() -> None:
+    """Row 17: `message_ttl` of 0 disables it."""
     with on_machine() as (machine, store, queue):
         for each in (queue, store.queue("z", limits={"message_ttl": 0})):
             each.publish(b"x")
@@ -269,6 +294,7 @@ def test_no_time_to_live_means_for_ever() -> None:
 
 
 def test_a_message_that_has_expired_is_skipped_and_can_be_read() -> None:
+    """Row 17: what any other `message_ttl` means."""
     with on_machine(limits={"message_ttl": "10s"}) as (machine, _store, queue):
         queue.publish(b"old")
         queue.publish(b"short", ttl=2)
@@ -284,6 +310,7 @@ def test_a_message_that_has_expired_is_skipped_and_can_be_read() -> None:
 
 
 def test_what_expires_while_it_is_pending_stops_nobody() -> None:
+    """Row 17: likewise, for what somebody had."""
     with on_machine() as (machine, _store, queue):
         queue.publish(b"old", ttl=5)
         queue.publish(b"new")
@@ -294,6 +321,7 @@ def test_what_expires_while_it_is_pending_stops_nobody() -> None:
 
 
 def test_a_message_that_is_too_large_is_refused() -> None:
+    """Row 20: `max_message_size` is enforced; `max_depth` in `test_depth.py`."""
     with on_machine(limits={"max_message_size": 10}) as (_machine, store, queue):
         queue.publish(b"x" * 10)
         for refused in (
@@ -307,7 +335,7 @@ def test_a_message_that_is_too_large_is_refused() -> None:
 
 
 def test_committed_is_the_oldest_that_is_not_acked() -> None:
-    """The table of the seed: claim 0 and 1, ack 0, ack 1."""
+    """Row 22: the table of the seed: claim 0 and 1, ack 0, ack 1."""
     with on_machine() as (_machine, _store, queue):
         queue.publish_many(numbers(2))
         group = queue.group("w")
@@ -320,6 +348,7 @@ def test_committed_is_the_oldest_that_is_not_acked() -> None:
 
 
 def test_committed_stays_behind_when_a_later_one_is_acked_first() -> None:
+    """Row 22: committed is the oldest that is not acked, in any order."""
     with on_machine() as (_machine, _store, queue):
         queue.publish_many(numbers(3))
         messages = queue.consumer("w").receive(3)
@@ -329,6 +358,7 @@ def test_committed_stays_behind_when_a_later_one_is_acked_first() -> None:
 
 
 def test_others_get_it_when_the_lease_ends_and_not_before() -> None:
+    """Row 23: others get it after the timeout, and not at once."""
     with on_machine() as (machine, _store, queue):
         queue.publish(b"x")
         first, second = queue.consumer("w"), queue.consumer("w")
@@ -343,6 +373,7 @@ def test_others_get_it_when_the_lease_ends_and_not_before() -> None:
 
 @pytest.mark.parametrize("compact_after", [1, 7, 1_000])
 def test_how_long_a_journal_grows_is_up_to_the_queue(machine: Machine, compact_after: int) -> None:
+    """Row 27: when to compact is configurable."""
     with machine.open(flush="async", compact_after=compact_after) as store:
         queue = store.queue("q")
         queue.publish_many(numbers(200))
@@ -357,6 +388,7 @@ def test_how_long_a_journal_grows_is_up_to_the_queue(machine: Machine, compact_a
 
 
 def test_a_message_is_named_by_its_queue_and_offset(store: Store) -> None:
+    """Rows 29 and 30: its properties; the queue is the first level of the address."""
     queue = store.queue("q")
     queue.publish(b"x", routing_key="a/b/c")
     message = one(queue.consumer("w"))
@@ -375,6 +407,7 @@ def test_a_message_is_named_by_its_queue_and_offset(store: Store) -> None:
 
 
 def test_a_message_says_which_topic_it_was_published_to(store: Store) -> None:
+    """Row 29: `x-source-topic`."""
     queue = store.queue("q", topics=["shop/#"])
     store.publish("shop/7/paid", b"x")
     queue.publish(b"y")
@@ -384,6 +417,7 @@ def test_a_message_says_which_topic_it_was_published_to(store: Store) -> None:
 
 
 def test_retention_never_passes_what_a_group_needs(tmp_path: Path, clock: ManualClock) -> None:
+    """Row 21: the floor of retention is what the groups have committed."""
     options = {"segment_bytes": 200, "retention": {"max_length_messages": 1}}
     with Store(tmp_path, clock=clock, upkeep=False) as store:
         queue = store.queue("q", **options)

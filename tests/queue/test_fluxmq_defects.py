@@ -1,4 +1,5 @@
-"""Defects of FluxMQ's queues that these must not share, one by one."""
+"""Defects of FluxMQ's queues that these must not share, one by one: each test begins with the
+number of the defect."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ from tailrace.queue.journal import parse_line
 from tests.log.helpers import flip
 from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
-from tests.queue.support import drain, numbers, offsets, on_machine, one, states
+from tests.queue.support import another_process, drain, numbers, offsets, on_machine, one, states
 
 
 def test_an_ack_settles_that_message_and_no_other() -> None:
+    """F1: an ack acked the next pending offset, too."""
     with on_machine() as (_machine, _store, queue):
         queue.publish_many(numbers(3))
         messages = queue.consumer("w").receive(3)
@@ -28,6 +30,7 @@ def test_an_ack_settles_that_message_and_no_other() -> None:
 
 
 def test_a_nack_counts_and_brings_it_back() -> None:
+    """F2: a nack had no effect."""
     with on_machine() as (_machine, _store, queue):
         queue.publish(b"x")
         consumer = queue.consumer("w")
@@ -38,6 +41,7 @@ def test_a_nack_counts_and_brings_it_back() -> None:
 
 
 def test_a_consumer_that_is_alone_gets_its_own_messages_back() -> None:
+    """F3: a lone consumer never got its own messages back."""
     with on_machine() as (machine, _store, queue):
         queue.publish_many(numbers(2))
         consumer = queue.consumer("w")
@@ -49,7 +53,7 @@ def test_a_consumer_that_is_alone_gets_its_own_messages_back() -> None:
 
 
 def test_what_was_taken_over_has_a_lease_of_its_own() -> None:
-    """Nobody takes it away again at once, so it does not use up its deliveries in a moment."""
+    """F3b: nobody takes it away again at once, so it does not use up its deliveries in a moment."""
     with on_machine() as (machine, _store, queue):
         queue.publish(b"x")
         consumers = [queue.consumer("w") for _ in range(4)]
@@ -64,6 +68,7 @@ def test_what_was_taken_over_has_a_lease_of_its_own() -> None:
 
 @pytest.mark.parametrize("pattern", ["images/#", "a/b/+", "../../x", "%2F", "+"])
 def test_a_group_with_a_filter_goes_on_where_it_was(machine: Machine, pattern: str) -> None:
+    """F4: groups with a filter that holds a slash restarted at 0."""
     with machine.open() as store:
         queue = store.queue("q")
         key = pattern.replace("#", "x").replace("+", "y")
@@ -81,6 +86,7 @@ def test_a_group_with_a_filter_goes_on_where_it_was(machine: Machine, pattern: s
 def test_a_queue_without_groups_and_limits_keeps_everything(
     tmp_path: Path, clock: ManualClock
 ) -> None:
+    """F5: a queue without groups and limits was emptied by retention."""
     with Store(tmp_path, clock=clock, upkeep=False, segment_bytes=200) as store:
         for queue in (store.queue("q"), store.stream("s")):
             for number in range(20):
@@ -91,6 +97,7 @@ def test_a_queue_without_groups_and_limits_keeps_everything(
 
 
 def test_committed_is_behind_the_last_when_all_are_acked(machine: Machine) -> None:
+    """F6: committed fell back by one at the next read."""
     queue = machine.open().queue("q")
     queue.publish_many(numbers(3))
     consumer = queue.consumer("w")
@@ -104,6 +111,7 @@ def test_committed_is_behind_the_last_when_all_are_acked(machine: Machine) -> No
 
 @pytest.mark.parametrize("torn", [b"{", b'{"k":"00000000","t":"ack","r":[0,', b"\0" * 40])
 def test_a_torn_line_takes_nothing_that_comes_after_it(machine: Machine, torn: bytes) -> None:
+    """F7: a torn line of the journal lost the later ones."""
     store = machine.open()
     queue = store.queue("q")
     queue.publish_many(numbers(6))
@@ -125,6 +133,7 @@ def test_a_torn_line_takes_nothing_that_comes_after_it(machine: Machine, torn: b
 def test_a_damaged_line_leads_to_a_second_delivery_and_takes_nothing_else(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """F7: likewise, in the middle of the journal."""
     store = machine.open()
     queue = store.queue("q")
     queue.publish_many(numbers(6))
@@ -148,7 +157,7 @@ def test_a_damaged_line_leads_to_a_second_delivery_and_takes_nothing_else(
 
 
 def test_after_damage_all_processes_agree_on_who_has_what(machine: Machine) -> None:
-    """One of them has the group open, and knows what the line said."""
+    """F7: one of them has the group open, and knows what the line said."""
     queue = machine.open().queue("q")
     queue.publish_many(numbers(4))
     old = queue.consumer("w").receive(2)
@@ -171,6 +180,7 @@ def test_after_damage_all_processes_agree_on_who_has_what(machine: Machine) -> N
 def test_a_damaged_record_does_not_stop_a_group(
     open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """F8: damage in the log stalled a group for ever."""
     with open_store(segment_bytes=150) as store:
         for number in range(12):
             store.queue("q").publish(b"%d" % number)
@@ -190,6 +200,7 @@ def test_a_damaged_record_does_not_stop_a_group(
 
 
 def test_an_empty_queue_takes_messages_however_old_it_is(machine: Machine) -> None:
+    """F9: an empty segment that was old blocked appends."""
     with machine.open(segment_age="1h") as store:
         store.queue("q")
         assert len(store.queue("q")) == 0
@@ -201,19 +212,30 @@ def test_an_empty_queue_takes_messages_however_old_it_is(machine: Machine) -> No
         assert drain(store.queue("q").consumer("w")) == [b"x", b"y"]
 
 
-def test_what_a_filter_does_not_match_is_looked_at_once(machine: Machine) -> None:
-    with machine.open(flush="async") as store:
+def test_what_a_filter_does_not_match_is_looked_at_once(tmp_path: Path) -> None:
+    """F10: what does not match was scanned again and again. Whoever has looked past it is killed
+    while it waits for more; whoever comes next begins behind it."""
+    with another_process(tmp_path) as other:
+        other.ask("globals().update(q=store.queue('q', flush='async'))")
+        other.ask("q.publish_many([b'x'] * 5_000, routing_key='us')")
+        other.ask("globals().update(c=q.consumer('w', filter='eu/#'))")
+        assert other.ask("c.receive()") == "[]"
+        other.begin("c.receive(wait=None)")
+        other.kill()
+    folder = tmp_path / "queue" / "queues" / "q" / "consumers"
+    [journal] = folder.rglob("ops.log")
+    assert journal.stat().st_size > 0  # nobody has closed it
+    with Store(tmp_path, upkeep=False) as store:
         queue = store.queue("q")
-        queue.publish_many(numbers(5_000), routing_key="us")
-        consumer = queue.consumer("w", filter="eu/#")
-        assert consumer.receive() == []
-        assert queue.group("w", "eu/#").progress() == (5_000, 5_000)
-    machine.kill()
-    with machine.open() as store:
-        assert store.queue("q").group("w", "eu/#").progress() == (5_000, 5_000)
+        group = queue.group("w", "eu/#")
+        assert group.progress() == (5_000, 5_000)
+        assert [member.alive for member in group.members()] == [False]
+        queue.publish(b"x", routing_key="eu/x")
+        assert drain(queue.consumer("w", filter="eu/#")) == [b"x"]
 
 
 def test_a_filter_finds_what_is_behind_many_others(store: Store) -> None:
+    """F10: and what does match behind it is found."""
     queue = store.queue("q")
     queue.publish_many(numbers(10_000), routing_key="us")
     queue.publish(b"x", routing_key="eu/x")
@@ -222,6 +244,7 @@ def test_a_filter_finds_what_is_behind_many_others(store: Store) -> None:
 
 
 def test_idle_consumers_write_nothing(tmp_path: Path) -> None:
+    """F11: idle consumers had the group's file rewritten every second."""
     with Store(tmp_path, upkeep=False) as store:
         queue, stream = store.queue("q"), store.stream("s")
         queue.publish_many(numbers(3))
@@ -254,7 +277,8 @@ def test_idle_consumers_write_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
 def test_who_leaves_leaves_the_group_that_it_joined(tmp_path: Path, kind: str) -> None:
-    """Whatever the names of the group and of the consumer are: what looks like a prefix is none."""
+    """F12: whatever the names of the group and of the consumer are: what looks like a prefix is
+    none."""
     with Store(tmp_path, upkeep=False) as store:
         queue = getattr(store, kind)("q")
         queue.publish(b"x")

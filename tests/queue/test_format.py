@@ -225,6 +225,9 @@ def test_every_key_of_a_snapshot(machine: Machine) -> None:
 
 
 def test_every_key_of_ours_in_the_registry(machine: Machine) -> None:
+    theirs = {"version": 2, "configs": [{"Name": "theirs", "Durable": False}]}
+    machine.disk.make_dirs(f"{STORE}/config")
+    machine.disk.put(f"{STORE}/config/queues.json", json.dumps(theirs).encode())
     with machine.open() as store:
         store.queue(
             "all",
@@ -232,6 +235,7 @@ def test_every_key_of_ours_in_the_registry(machine: Machine) -> None:
             compression="zstd",
             compact_after=7,
             auto_commit_interval="3s",
+            expire_groups="3d",
             limits={"on_full": "block", "max_depth": 5},
             dlq={"expired": True},
             segment_bytes="2MiB",

@@ -11,6 +11,7 @@ import tailrace
 from tailrace.errors import Corrupt, InvalidName
 from tailrace.queue.looking import Look, records
 from tests.queue.clocks import Machine
+from tests.queue.support import another_process
 
 
 def look_of(store: tailrace.Store) -> Look:
@@ -96,6 +97,23 @@ def test_what_the_next_consumer_would_find() -> None:
         assert [(member.id, member.alive) for member in group.members] == [("me", False)]
         now_ms = machine.clock.boot_ms()
         assert [each.state for each in group.pending(now_ms)] == ["expired"] * 2
+
+
+def test_what_is_pending_names_who_had_it_and_died(path: Path) -> None:
+    with tailrace.open(path) as store, another_process(path) as other:
+        queue = store.queue("q")
+        queue.publish_many([b"x"] * 2)
+        other.ask("globals().update(c=store.get('q').consumer('w', id='worker-7'))")
+        assert other.ask("len(c.receive(2))") == "2"
+        other.kill()
+        assert [member.alive for member in queue.group("w").members()] == [False]
+        found = [(each.consumer, each.state) for each in queue.pending("w")]
+        assert found == [("worker-7", "expired")] * 2
+        look = look_of(store).look_at(queue.settings, "w")
+        assert [each.consumer for each in look.pending(0)] == ["worker-7"] * 2
+        with queue.consumer("w", id="next") as consumer:
+            assert [message.delivery_count for message in consumer.receive(2)] == [2]
+            assert [each.consumer for each in queue.pending("w")] == ["next", "worker-7"]
 
 
 def test_damage_is_stepped_over(path: Path) -> None:

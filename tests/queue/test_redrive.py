@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace import Queue, Store
+from tailrace import ConfigError, Queue, Store
 from tailrace.queue.dead_letters import GROUP
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine
@@ -52,6 +52,70 @@ def test_letters_of_another_queue_that_somebody_has_hold_nothing_up(store: Store
         assert drain(b.consumer("w")) == [b"4"]
         somebody.ack(held)
     assert (store.dead("a"), store.dead("b")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("topic", "binding"),
+    [
+        ("$queue/graves", "$queue/graves/#"),
+        ("$queue/graves/of/q", "$queue/graves/#"),
+        ("graves", "graves/#"),
+    ],
+)
+def test_dead_letters_go_to_the_queue_that_is_addressed(
+    store: Store, topic: str, binding: str
+) -> None:
+    queue = store.queue("q", **FAST, dlq={"topic": topic})
+    bury(queue, b"x")
+    assert sorted(each.name for each in store.queues()) == ["graves", "q"]
+    graves = store.get("graves")
+    assert graves.settings.topics == (binding,)
+    assert [(letter.value, letter.topic) for letter in graves.read()] == [(b"x", topic)]
+    assert [(letter.queue, letter.value) for letter in store.dead("q")] == [("graves", b"x")]
+    assert queue.stats().dead == 1
+    assert store.redrive("q") == 1
+    assert drain(queue.consumer("w")) == [b"x"]
+    assert (store.dead("q"), queue.stats().dead) == ([], 0)
+
+
+def test_dead_letters_join_what_is_in_the_queue_that_is_addressed(store: Store) -> None:
+    graves = store.queue("graves", topics=["other/#"])
+    graves.publish(b"old")
+    bury(store.queue("q", **FAST, dlq={"topic": "$queue/graves"}), b"x")
+    assert values(graves.read()) == [b"old", b"x"]
+    assert graves.settings.topics == ("other/#",)
+    assert values(store.dead("q")) == [b"x"]
+
+
+@pytest.mark.parametrize("topic", ["$queue/", "$queue/graves/$ack", "$queue/$ack/graves"])
+def test_an_address_that_is_none_is_refused(store: Store, topic: str) -> None:
+    with pytest.raises(ConfigError, match=r"^dlq\.topic: "):
+        store.queue("q", dlq={"topic": topic})
+
+
+def test_letters_from_before_they_went_elsewhere_are_found(store: Store) -> None:
+    queue = store.queue("q", **FAST)
+    bury(queue, b"1", b"2")
+    queue.configure(dlq={"topic": "graves"})
+    bury(queue, b"3")
+    assert values(store.dead("q")) == [b"1", b"2", b"3"]
+    assert values(store.dead("q", limit=1)) == [b"1"]
+    assert (queue.stats().dead, store.stats(exact=True)["q"].dead) == (3, 3)
+    with pytest.raises(ValueError, match=r"0 is .* both in '\$dlq/q' and in 'graves'"):
+        store.redrive("q", offsets=[0])
+    assert store.redrive("q", offsets=[1, 7]) == 1
+    assert store.redrive("q", limit=1) == 1
+    assert values(store.dead("q")) == [b"3"]
+    assert store.redrive("q", offsets=[0]) == 1
+    assert drain(queue.consumer("w")) == [b"2", b"1", b"3"]
+    assert (store.dead("q"), queue.stats().dead) == ([], 0)
+
+
+def test_a_stream_in_the_place_that_nobody_uses_holds_nothing_up(store: Store) -> None:
+    store.stream("$dlq/q").publish(b"x")
+    queue = store.queue("q", **FAST, dlq={"topic": "graves"})
+    bury(queue, b"y")
+    assert (values(store.dead("q")), queue.stats().dead, store.redrive("q")) == ([b"y"], 1, 1)
 
 
 def test_redriving_two_queues_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

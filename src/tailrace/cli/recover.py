@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from tailrace.cli.output import print_json, print_rows, progress_bar
@@ -22,7 +24,8 @@ def recover(context: click.Context, directory: str, apply: bool, as_json: bool) 
     """Repair a log and accept what is lost.
 
     DIR is the folder with the .seg files, or one that has it as `segments`; or a store, of which
-    each queue's log is repaired. Damaged bytes are moved to .tailrace/quarantine, everything
+    each queue's log is repaired, and each group that a killed process had open is closed, so that
+    FluxMQ can read it. Damaged bytes are moved to .tailrace/quarantine, everything
     readable is kept, and readers step over what is missing from then on. Without --apply nothing is
     changed, and the exit code is 1 if there is something to do. It is 0 if there is nothing (left)
     to do, and 2 if it could not be done.
@@ -33,9 +36,8 @@ def recover(context: click.Context, directory: str, apply: bool, as_json: bool) 
       tailrace recover --apply orders
     """
     is_left = False
-    for folder in _logs(directory):
-        with progress_bar("recover") as progress, written_by_nobody_else(folder):
-            report = recover_log(OsFileSystem(), folder, apply=apply, progress=progress)
+    store = find_store(directory)
+    for report in _reports(directory, store, apply):
         if as_json:
             _print_json(report)
         else:
@@ -44,8 +46,21 @@ def recover(context: click.Context, directory: str, apply: bool, as_json: bool) 
     context.exit(1 if is_left else 0)
 
 
-def _logs(directory: str) -> list[str]:
-    store = find_store(directory)
+def _reports(directory: str, store: str | None, apply: bool) -> Iterator[RecoveryReport]:
+    for folder in _logs(directory, store):
+        with progress_bar("recover") as progress, written_by_nobody_else(folder):
+            report = recover_log(OsFileSystem(), folder, apply=apply, progress=progress)
+        yield report
+    if store is not None:
+        from tailrace.queue.offline.export import export_groups
+
+        with written_by_nobody_else(store):
+            report = export_groups(OsFileSystem(), store, apply=apply)
+        if report.actions:
+            yield report
+
+
+def _logs(directory: str, store: str | None) -> list[str]:
     if store is None:
         return [find_log(directory)]
     from tailrace.queue.offline.verify import logs_of

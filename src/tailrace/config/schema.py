@@ -210,7 +210,9 @@ class DeadLettersEntry(_Section, frozen=True, kw_only=True):
     """Where messages go that nobody could work on."""
 
     enabled: Annotated[Flag, _says("keep what was given up; without this it is gone")] = True
-    topic: Annotated[Text, _says("the queue that takes it; empty: `$dlq/<name>`")] = ""
+    topic: Annotated[
+        Text, _says("the queue that takes it, or its address; empty: `$dlq/<name>`")
+    ] = ""
     expired: Annotated[Flag, _says("keep messages there, too, whose time ran out")] = False
 
 

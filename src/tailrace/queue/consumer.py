@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tailrace.errors import Closed
+from tailrace.errors import Closed, Locked
 from tailrace.log.follow import Tailing
 from tailrace.log.inputs import check_whole
 from tailrace.queue.classic import ClassicGroup
@@ -38,9 +38,8 @@ def new_consumer_id() -> str:
 class _Receiver:
     """Waiting, for consumers of both kinds.
 
-    A consumer is used by one thread at a time, but for `close`, which any thread may call: whoever
-    waits returns then. The watch is set before the first look, and exchanged only before a look, so
-    that nothing comes unnoticed.
+    Any thread may call `close`: whoever waits returns then. The watch is set before the first look,
+    and exchanged only before a look, so that nothing comes unnoticed.
     """
 
     def __init__(self, group_id: str, tail: Tailing, bring_due: Callable[[], bool]) -> None:
@@ -278,6 +277,12 @@ class StreamConsumer(_Receiver):
     With `auto_commit` (the default) what the caller has moved past is committed now and then: it
     has moved past a message when it asks for the next one. What the group's other consumers have
     got it does not get, unless they leave without committing it.
+
+    It belongs to one thread at a time, or to ask for more would say that another thread is done
+    with what it has. A thread that asks while another one does, or is at messages that were not
+    committed, gets `Locked`: open a consumer for each thread. A consumer may be handed over once
+    everything was committed, or its thread has ended. What such a thread has not moved past counts
+    as not processed unless somebody commits it; it goes to the group's others when this one leaves.
     """
 
     def __init__(
@@ -293,6 +298,7 @@ class StreamConsumer(_Receiver):
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(group.id, tail, bring_due)
+        self._using = threading.RLock()  # who has it may wait for the group's turn
         self._group = group
         self._resolve = resolve
         self.auto_commit = auto_commit
@@ -309,6 +315,9 @@ class StreamConsumer(_Receiver):
     def _begin(self) -> None:
         self._got: list[int] = []  # first, behind, …: what the caller has, and has not moved past
         self._past: list[int] = []  # what it has moved past, and we have not committed
+        self._orphaned: list[int] = []  # what threads had that have ended
+        self._user: threading.Thread | None = None  # who has received last
+        self._is_receiving = False
         # The two as they were, and their epoch, as long as the caller has not got what is new.
         self._had: tuple[list[int], list[int], int] | None = None
         self._epoch = -1
@@ -321,12 +330,49 @@ class StreamConsumer(_Receiver):
     def receive(self, max: int = 1, wait: float | str | None = 0.0) -> list[Message]:
         """Up to `max` messages, as `Consumer.receive`. To ask for them says that one is done with
         those that one has: with `auto_commit` they are committed when the time comes."""
-        self._move_on()
-        found = super().receive(max, wait)
-        self._had = None
-        return found
+        self._enter()
+        try:
+            self._move_on()
+            found = super().receive(max, wait)
+            self._had = None
+            return found
+        finally:
+            self._is_receiving = False
+
+    def _enter(self) -> None:
+        """This thread is the one that receives, or else `Locked`."""
+        me = threading.current_thread()
+        if self._forks != _forks:
+            self._rejoin()
+        with self._using:
+            if self._user is not me and self._user is not None:
+                self._take_over(self._user)
+            self._user, self._is_receiving = me, True
+
+    def _take_over(self, user: threading.Thread) -> None:
+        self.check_open()
+        if self._is_receiving and user.is_alive():
+            raise _locked(self.group, user, "receives from it")
+        self._return_lost()
+        if not self._group.has_taken(self._member, self._epoch, self._got):
+            return
+        if user.is_alive():
+            raise _locked(self.group, user, "has not committed what it got from it")
+        self._orphaned += self._got
+        self._got = []
+
+    def _rejoin(self) -> None:
+        """In a forked child this is another consumer, and another thread may have had the lock."""
+        self._forks = _forks
+        self._using = threading.RLock()
+        self._finalizer.detach()
+        self._begin()
 
     def look_now(self, max: int) -> tuple[list[Message], float | None]:
+        """As `Consumer.look_now`: whoever waits in their own way sees to it that there is one look
+        at a time, and tells in `_held` what others are at. So any thread may do it."""
+        if self._forks != _forks:
+            self._rejoin()
         self._move_on()
         found = super().look_now(max)
         self._had = None
@@ -348,15 +394,11 @@ class StreamConsumer(_Receiver):
         """If the last look was broken off, by Ctrl-C say, others get what it took."""
         if self._had is not None:
             past, got, epoch = self._had
-            self._group.keep_only(self._member, epoch, [*past, *got])
+            self._group.keep_only(self._member, epoch, [*past, *got, *self._orphaned])
             self._past, self._got, self._epoch = past, got, epoch
             self._had = None
 
     def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
-        if self._forks != _forks:
-            self._forks = _forks
-            self._finalizer.detach()
-            self._begin()
         group = self._group
         done: list[int] = []
         if self.auto_commit and self._past:
@@ -365,11 +407,13 @@ class StreamConsumer(_Receiver):
                 done, self._committed_s = self._past, now_s
         taken = group.take(self._member, limit, done=done, epoch=self._epoch, settler=self._settler)
         if taken.epoch != self._epoch:  # somebody has the group go on from somewhere else
-            self._got, self._past, self._epoch = [], [], taken.epoch
+            self._got, self._past, self._orphaned, self._epoch = [], [], [], taken.epoch
         elif done:
             self._past = []
         if taken.behind > taken.first:
-            _extend(self._got, taken.first, taken.behind)
+            # Of what it skipped the caller knows nothing, and so is not at it.
+            ranges = self._got if taken.messages else self._past
+            _extend(ranges, taken.first, taken.behind)
         into += taken.messages
         sleep_s = LOOK_AFTER_S if group.has_others else None
         if self.auto_commit and self._past:
@@ -380,18 +424,30 @@ class StreamConsumer(_Receiver):
     def commit(self, upto: Message | int | None = None) -> None:
         """What was received is processed: all of it, or up to a message (itself included), or below
         an offset. Returns when that is as durable as the queue's flush mode promises. Nothing
-        counts that was received before somebody had the group go on from elsewhere."""
-        self._return_lost()
-        if upto is None:
-            ranges = [*self._past, *self._got]
-            if ranges:
-                self._group.done(self._member, self._epoch, ranges=ranges)
-            self._past, self._got = [], []
-        elif isinstance(upto, Message):
-            self._group.done(self._member, upto.epoch, below=upto.offset + 1)
-        else:
-            check_whole("upto", upto, "a message or an offset")
-            self._group.done(self._member, self._epoch, below=upto)
+        counts that was received before somebody had the group go on from elsewhere. While another
+        thread receives, name what is meant."""
+        with self._using:
+            user = self._user
+            is_elsewhere = self._is_receiving and user is not threading.current_thread()
+            if not is_elsewhere:
+                self._return_lost()
+            if isinstance(upto, Message):
+                self._group.done(self._member, upto.epoch, below=upto.offset + 1)
+            elif upto is not None:
+                check_whole("upto", upto, "a message or an offset")
+                self._group.done(self._member, self._epoch, below=upto)
+            elif is_elsewhere and user is not None:
+                raise _locked(
+                    self.group, user, "receives from it; name the message to commit up to"
+                )
+            else:
+                self._commit_all()
+
+    def _commit_all(self) -> None:
+        ranges = [*self._past, *self._got, *self._orphaned]
+        if ranges:
+            self._group.done(self._member, self._epoch, ranges=ranges)
+        self._past, self._got, self._orphaned = [], [], []
 
     def commit_but(self, kept: Sequence[Message]) -> None:
         """`commit()`, where these are messages of the last look that the caller has not got yet.
@@ -414,7 +470,7 @@ class StreamConsumer(_Receiver):
         """Have the whole group go on from somewhere else: an offset, "first", "last", "next",
         "offset=…", "timestamp=…", or the first message at or after `timestamp`."""
         self._group.seek(self._resolve(start, timestamp))
-        self._past, self._got = [], []
+        self._past, self._got, self._orphaned = [], [], []
 
     @property
     def committed(self) -> int:
@@ -446,6 +502,15 @@ class StreamConsumer(_Receiver):
 def _drop_stream(group: StreamGroup, consumer: str, tail: Tailing) -> None:
     tail.close()
     group.drop(consumer, [])
+
+
+def _locked(group: str, user: threading.Thread, does: str) -> Locked:
+    return Locked(
+        f"the stream consumer of group {group!r} is in use: the thread {user.name!r} {does}. Open "
+        "a consumer for each thread, which share the group; or commit before another thread goes "
+        "on. Tasks may share one of tailrace.aio",
+        holder=user.name,
+    )
 
 
 def _extend(ranges: list[int], first: int, behind: int) -> None:

@@ -9,13 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
+from tailrace.errors import InvalidName
 from tailrace.kernel import Record
+from tailrace.queue.addresses import default_binding, parse_address
 from tailrace.queue.message import Message, given_id, new_record
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["GROUP", "PREFIX", "dead_letter", "origin", "queue_of", "revived", "step_id"]
+__all__ = [
+    "GROUP",
+    "PREFIX",
+    "Place",
+    "dead_letter",
+    "origin",
+    "place_of",
+    "places_of",
+    "queue_of",
+    "revived",
+    "step_id",
+    "usual_place",
+]
 
 GROUP: Final = "$dead"
 PREFIX: Final = "_dlq_"  # of the headers that tell what a dead letter was
@@ -25,9 +39,42 @@ _COUNT, _MOVED, _ID = "_dlq_delivery_count", "_dlq_moved_at", "_dlq_original_id"
 _OFFSET, _REASON = "_dlq_original_offset", "_dlq_reason"
 
 
+class Place(NamedTuple):
+    """A queue for dead letters, the topic that they have there, and what it is bound to if it has
+    to be made."""
+
+    queue: str
+    topic: str
+    binding: str
+
+
+def usual_place(topic: str) -> Place:
+    """A queue that has the name of its topic."""
+    return Place(topic, topic, f"{topic}/#")
+
+
+def place_of(settings: QueueSettings) -> Place:
+    """Where the dead letters of a queue go: its `dlq.topic` is an address, or a queue's name."""
+    topic = settings.dlq.topic or f"$dlq/{settings.name}"
+    try:
+        address = parse_address(topic)
+    except InvalidName:  # FluxMQ takes it for a name, and so no letter is lost
+        address = None
+    if address is None:
+        return usual_place(topic)
+    return Place(address.queue, topic, default_binding(address.queue))
+
+
+def places_of(settings: QueueSettings) -> list[Place]:
+    """Where there may be dead letters of a queue: the place that it has if it is given none, since
+    it may have been given one later; and the one that it has."""
+    usual, place = usual_place(f"$dlq/{settings.name}"), place_of(settings)
+    return [place] if place.queue == usual.queue else [usual, place]
+
+
 def queue_of(settings: QueueSettings) -> str:
-    """The queue, and the topic, of a queue's dead letters."""
-    return settings.dlq.topic or f"$dlq/{settings.name}"
+    """The queue that a queue's dead letters go to."""
+    return place_of(settings).queue
 
 
 def step_id(kind: str, incarnation: str, group_id: str, offset: int) -> str:

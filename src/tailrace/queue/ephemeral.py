@@ -4,6 +4,9 @@ Who consumes from an ephemeral queue shares a lock on the file `attended` in its
 that somebody is there; the last one to go has it say so. If nobody has the lock, the time of the
 file tells since when. But if it says that somebody is there, that one was killed, and whoever sees
 that first has the file say that nobody is: the time counts from then on.
+
+Those that FluxMQ made are as it has them: they outlive a restart, and stay as long as no consumer
+has come and gone.
 """
 
 from __future__ import annotations
@@ -53,6 +56,15 @@ class Attendance:
         if self._lock.acquire(wait=False):
             self._lock.write_note(_LEFT)
         self._lock.close()
+
+    @staticmethod
+    def has_begun(fs: FileSystem, folder: str) -> bool:
+        """Was anybody ever there?"""
+        try:
+            fs.stat(_path(folder))
+        except FileNotFoundError:
+            return False
+        return True
 
     @staticmethod
     def idle_s(fs: FileSystem, folder: str, wall_ms: int) -> float | None:

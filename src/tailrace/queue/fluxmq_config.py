@@ -435,6 +435,7 @@ _KEYS: Final = (
     _Key(f"{_OURS}.auto_commit_interval_ms", "auto_commit_interval_ms", _number),
     _Key(f"{_OURS}.expire_groups_ms", "expire_groups_ms", _number),
     _Key(f"{_OURS}.implied", "implied", _flag),
+    _Key(f"{_OURS}.survives", "survives", _flag),
 )
 
 

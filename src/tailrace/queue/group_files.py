@@ -32,6 +32,7 @@ __all__ = [
     "Member",
     "discard",
     "discard_unopened",
+    "is_open",
     "plain_name",
     "sweep",
 ]
@@ -79,16 +80,7 @@ class GroupFiles(NamedTuple):
 
     def is_open(self) -> bool:
         """Has anybody the group open?"""
-        path = side_path(self.folder, OPEN)
-        try:
-            self.fs.stat(path)
-        except FileNotFoundError:
-            return False
-        lock = self.fs.lock(path)
-        try:
-            return not lock.acquire(wait=False)
-        finally:
-            lock.close()
+        return is_open(self.fs, self.folder)
 
     @property
     def bell(self) -> str:
@@ -104,6 +96,20 @@ class Member(NamedTuple):
     host: str
     since: int
     alive: bool
+
+
+def is_open(fs: FileSystem, folder: str) -> bool:
+    """Has anybody the group in a folder open?"""
+    path = side_path(folder, OPEN)
+    try:
+        fs.stat(path)
+    except FileNotFoundError:
+        return False
+    lock = fs.lock(path)
+    try:
+        return not lock.acquire(wait=False)
+    finally:
+        lock.close()
 
 
 def plain_name(member: str) -> str:

@@ -469,9 +469,8 @@ class Ledger:
             return
         for offset, lease in self.pending.items():
             if lease.holder == consumer and lease.state in (CLAIMED, LEASED):
-                self.pending[offset] = Lease(
-                    lease.state, 0, "", lease.attempt, lease.count, lease.strikes, lease.error
-                )
+                told = lease.attempt, lease.count, lease.strikes, lease.error
+                self.pending[offset] = Lease(lease.state, 0, consumer, *told)
                 heapq.heappush(self._ready, offset)
 
     def _tidy(self) -> None:

@@ -224,17 +224,21 @@ class Look:
 
     def dead(self, name: str) -> Iterator[Message]:
         """The dead letters of a queue that nobody has dealt with, oldest first."""
-        letters = self.queues().get(dead_letters.queue_of(self.settings(name)))
-        if letters is None:
-            return
-        group = self.look_at(letters, dead_letters.GROUP)
-        with self.log(letters.name) as log:
-            if log is None:
-                return
-            for record in unsettled(group, log):
-                message = _message(letters.name, record)
-                if dead_letters.origin(message)[0] == name:
-                    yield message
+        for letters in self.letters(self.settings(name)):
+            group = self.look_at(letters, dead_letters.GROUP)
+            with self.log(letters.name) as log:
+                if log is None:
+                    continue
+                for record in unsettled(group, log):
+                    message = _message(letters.name, record)
+                    if dead_letters.origin(message)[0] == name:
+                        yield message
+
+    def letters(self, settings: QueueSettings) -> list[QueueSettings]:
+        """The queues in which there may be dead letters of a queue."""
+        queues = self.queues()
+        found = (queues.get(place.queue) for place in dead_letters.places_of(settings))
+        return [each for each in found if each is not None and each.type == "classic"]
 
 
 def _message(queue: str, record: Record) -> Message:

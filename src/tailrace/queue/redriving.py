@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from tailrace.errors import LeaseLost
 from tailrace.kernel import Record
@@ -37,7 +37,7 @@ class Redriving:
     def get(self, name: str) -> Queue | Stream:
         raise NotImplementedError
 
-    def _dead_letter_queue(self, name: str) -> Queue:
+    def _dead_letter_queue(self, place: dead_letters.Place) -> Queue:
         raise NotImplementedError
 
     def _append_once(
@@ -45,21 +45,25 @@ class Redriving:
     ) -> None:
         raise NotImplementedError
 
-    def _letters(self, name: str) -> Queue | None:
-        """Where the dead letters of a queue are, if there ever were any."""
-        letters = dead_letters.queue_of(self.get(name).settings)
-        return self._dead_letter_queue(letters) if letters in self.registry.current() else None
+    def _letters(self, name: str) -> list[Queue]:
+        """Where the dead letters of a queue are, if there ever were any; the oldest place first."""
+        queues, settings = self.registry.current(), self.get(name).settings
+        current = dead_letters.queue_of(settings)
+        return [
+            self._dead_letter_queue(place)
+            for place in dead_letters.places_of(settings)
+            if place.queue in queues
+            and (place.queue == current or queues[place.queue].type == "classic")
+        ]
 
     def dead(self, name: str, limit: int | None = None) -> list[Message]:
         """The dead letters of a queue that nobody has dealt with, oldest first; also those of one
-        of the same name that was deleted."""
+        of the same name that was deleted, and those that are in `$dlq/<name>` from before it was
+        given another `dlq.topic`."""
         if limit is not None:
             check_limit(limit)
-        letters = self._letters(name)
-        if letters is None:
-            return []
-        group = letters.group(dead_letters.GROUP)
-        return list(islice(_letters_of(name, group), limit))
+        each = (_letters_of(name, letters) for letters in self._letters(name))
+        return list(islice(chain.from_iterable(each), limit))
 
     def redrive(
         self,
@@ -70,10 +74,11 @@ class Redriving:
         limit: int | None = None,
     ) -> int:
         """Bring dead letters back to the queue, each for the group that had it, as if nobody had
-        tried it: all of them, those of one group, or those at `offsets` among the dead letters. How
-        many that were. Each comes back once, whatever happens meanwhile; those that somebody else
-        has at the moment are left to them, and those of a group that is gone stay where they are:
-        nobody would get them. They come back when there is a consumer of that group again."""
+        tried it: all of them, those of one group, or those at `offsets` among the dead letters
+        (`ValueError` if one is a letter in each of two places, see `dead`). How many that were.
+        Each comes back once, whatever happens meanwhile; those that somebody else has at the moment
+        are left to them, and those of a group that is gone stay where they are: nobody would get
+        them. They come back when there is a consumer of that group again."""
         with contextlib.closing(self._redrive_each(name, group, offsets, limit)) as letters:
             return sum(1 for _ in letters)
 
@@ -87,31 +92,50 @@ class Redriving:
         offsets = None if offsets is None else list(offsets)
         for offset in offsets or ():
             check_whole("offsets", offset, "offsets among the dead letters")
-        letters, target, done = self._letters(name), self.get(name), 0
-        if letters is None:
-            return
+        places, target, done = self._letters(name), self.get(name), 0
         chosen = None if offsets is None else set(offsets)
+        if chosen and len(places) > 1:
+            _refuse_ambiguous(name, places, chosen)
         there = {"", *target.group_ids()}  # "": a letter of another system, which is for all
-        with letters.consumer(dead_letters.GROUP) as consumer:
+        for letters in places:
             wanted = (
                 letter.offset
-                for letter in _letters_of(name, letters.group(dead_letters.GROUP))
+                for letter in _letters_of(name, letters)
                 if group in (None, dead_letters.origin(letter)[1])
                 and dead_letters.origin(letter)[1] in there
                 and (chosen is None or letter.offset in chosen)
             )
-            while limit is None or done < limit:
-                most = _AT_ONCE if limit is None else min(limit - done, _AT_ONCE)
-                batch = list(islice(wanted, most))
-                if not batch:
-                    break
-                claimed = _claim(consumer, batch)
-                with contextlib.closing(
-                    self._redrive(claimed, consumer, letters, target)
-                ) as redriven:
-                    for message in redriven:
-                        done += 1
-                        yield message
+            left = None if limit is None else limit - done
+            with (
+                letters.consumer(dead_letters.GROUP) as consumer,
+                contextlib.closing(
+                    self._redrive_from(letters, wanted, consumer, target, left)
+                ) as redriven,
+            ):
+                for message in redriven:
+                    done += 1
+                    yield message
+
+    def _redrive_from(
+        self,
+        letters: Queue,
+        wanted: Iterator[int],
+        consumer: Consumer,
+        target: Queue | Stream,
+        limit: int | None,
+    ) -> Generator[Message, None, None]:
+        """Those at these offsets of one place."""
+        done = 0
+        while limit is None or done < limit:
+            most = _AT_ONCE if limit is None else min(limit - done, _AT_ONCE)
+            batch = list(islice(wanted, most))
+            if not batch:
+                break
+            claimed = _claim(consumer, batch)
+            with contextlib.closing(self._redrive(claimed, consumer, letters, target)) as redriven:
+                for message in redriven:
+                    done += 1
+                    yield message
 
     def _redrive(
         self, claimed: list[Message], consumer: Consumer, letters: Queue, target: Queue | Stream
@@ -137,8 +161,23 @@ class Redriving:
         self._append_once(target, [record], producer, letters.settings)
 
 
-def _letters_of(name: str, group: ClassicGroup) -> Iterator[Message]:
-    return (letter for letter in group.unsettled() if dead_letters.origin(letter)[0] == name)
+def _letters_of(name: str, letters: Queue) -> Iterator[Message]:
+    found = letters.group(dead_letters.GROUP).unsettled()
+    return (letter for letter in found if dead_letters.origin(letter)[0] == name)
+
+
+def _refuse_ambiguous(name: str, places: list[Queue], chosen: set[int]) -> None:
+    """An offset that means two letters might bring back the wrong one."""
+    met: set[int] = set()
+    for letters in places:
+        found = chosen.intersection(letter.offset for letter in _letters_of(name, letters))
+        if met & found:
+            names = " and in ".join(repr(each.name) for each in places)
+            raise ValueError(
+                f"offsets: {min(met & found)} is a dead letter of {name!r} both in {names}; bring "
+                "all of them back, or those of a group, without naming offsets"
+            )
+        met |= found
 
 
 def _claim(consumer: Consumer, offsets: list[int]) -> list[Message]:

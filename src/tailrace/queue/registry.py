@@ -311,7 +311,9 @@ class Registry:
             if settings.name != name:
                 raise ValueError(f"the settings of the queue {settings.name!r} are at {name!r}")
             if not settings.incarnation:
-                after[name] = replace(settings, incarnation=new_incarnation())
+                # FluxMQ's: what it calls ephemeral outlives a restart, so it must not go with one.
+                incarnation, survives = new_incarnation(), settings.ephemeral
+                after[name] = replace(settings, incarnation=incarnation, survives=survives)
         for path in self._left_behind():
             self._fs.unlink(path)
         generation: int = _NUMBER.unpack_from(board)[0]

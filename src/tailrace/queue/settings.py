@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NoReturn
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, InvalidName
 from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.queue.addresses import default_binding, parse_address
 from tailrace.queue.names import check_name
@@ -122,6 +122,7 @@ class QueueSettings:
     auto_commit_interval_ms: int = 5_000
     expire_groups_ms: int = 0  # 0: never
     implied: bool = False  # nobody has asked for it: it was made because somebody used its name
+    survives: bool = False  # FluxMQ made it, where an ephemeral queue outlives a restart
     incarnation: str = ""
     fluxmq: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -231,7 +232,12 @@ class QueueSettings:
         """Itself, unless a dead letter would come back to the queue that it comes from."""
         topic = self.dlq.topic
         if self.dlq.enabled and topic:
-            address = parse_address(topic)
+            try:
+                address = parse_address(topic)
+            except InvalidName as error:
+                raise ConfigError(f"dlq.topic: {error}") from None
+            if address is not None and address.verb is not None:
+                raise ConfigError(f"dlq.topic: {topic!r} is no topic to publish to: it has a verb")
             leads_back = topic == self.name or any(matches(each, topic) for each in self.topics)
             if leads_back or (address is not None and address.queue == self.name):
                 raise ConfigError(

@@ -379,15 +379,16 @@ def _count_dead(
 ) -> tuple[int, bool]:
     """The dead letters of a queue, and whether that is an estimate. Several queues may share a
     place for them, so each has to be looked at."""
-    letters = look.queues().get(dead_letters.queue_of(settings))
-    if letters is None or settings.type != "classic":
+    if settings.type != "classic":
         return 0, False
-    with look.log(letters.name) as log:
-        if log is None:
-            return 0, False
-        state = look.look_at(letters, dead_letters.GROUP).state
-        assert isinstance(state, Ledger)
-        most = state.weight + log.end_offset - max(state.cursor, log.start_offset)
+    most = 0
+    for letters in look.letters(settings):
+        with look.log(letters.name) as log:
+            if log is None:
+                continue
+            state = look.look_at(letters, dead_letters.GROUP).state
+            assert isinstance(state, Ledger)
+            most += state.weight + log.end_offset - max(state.cursor, log.start_offset)
     if most <= CHEAP or exact:
         return sum(1 for _ in _told(look.dead(settings.name), most, progress)), False
     return most, True

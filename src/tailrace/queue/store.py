@@ -382,27 +382,28 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         reason: str,
     ) -> None:
         """Write a dead letter, durably, and once."""
-        name = dead_letters.queue_of(settings)
-        queue = self._dead_letter_queue(name)
-        record = dead_letters.dead_letter(message, name, group_id, reason, self.clock.wall_ms())
+        place = dead_letters.place_of(settings)
+        queue, now_ms = self._dead_letter_queue(place), self.clock.wall_ms()
+        record = dead_letters.dead_letter(message, place.topic, group_id, reason, now_ms)
         producer = dead_letters.step_id("dlq", settings.incarnation, account, message.offset)
         self._append_once(queue, [record], producer, settings)
 
     def prepare_burial(self, settings: QueueSettings) -> None:
         """Have the queue for the dead letters of another."""
         if settings.dlq.enabled:
-            self._dead_letter_queue(dead_letters.queue_of(settings))
+            self._dead_letter_queue(dead_letters.place_of(settings))
 
     def prepare_letters(self, name: str) -> None:
         """Have a queue of this name for dead letters."""
-        self._dead_letter_queue(name)
+        self._dead_letter_queue(dead_letters.usual_place(name))
 
-    def _dead_letter_queue(self, name: str) -> Queue:
+    def _dead_letter_queue(self, place: dead_letters.Place) -> Queue:
         """As it is, if somebody has asked for it; else one that keeps what it gets."""
+        name = place.queue
         settings = self.registry.current().get(name)
         if settings is None or settings.implied:
             options = {
-                "topics": [f"{name}/#"],
+                "topics": [place.binding],
                 "dlq": {"enabled": False},
                 "retry": {"max_retries": "unlimited"},
                 "limits": {"max_message_size": 0, "message_ttl": 0, "max_depth": 0},
@@ -422,7 +423,8 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         """Nobody else is here: what does not outlive a restart goes, and what somebody left who was
         killed while deleting."""
         for settings in self._ephemeral():
-            self._remove(settings)
+            if not settings.survives:
+                self._remove(settings)
         delays.sweep(self.fs, self.layout, self.registry.current)
         remove_tree(self.fs, os.path.dirname(self.layout.trash("x")))
 
@@ -437,6 +439,8 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         for settings in self._ephemeral():
             folder = self.layout.queue(settings.name)
             idle_s = Attendance.idle_s(self.fs, folder, self.clock.wall_ms())
+            if settings.survives and not Attendance.has_begun(self.fs, folder):
+                idle_s = None
             if idle_s is not None and idle_s * 1000 >= settings.expires_after_ms:
                 self._remove(settings)
             else:

@@ -176,6 +176,15 @@ class StreamGroup(Group[StreamLedger]):
         if lost:
             self.ring()
 
+    def has_taken(self, consumer: str, epoch: int, ranges: Sequence[int]) -> bool:
+        """Has the consumer anything in these ranges that is not committed?"""
+        with self._turn:
+            left = taken = self.state.taken.get(consumer, [])
+            if epoch == self.state.epoch:
+                for first, behind in zip(ranges[::2], ranges[1::2], strict=True):
+                    left = without(left, first, behind)
+            return left != taken
+
     def forget_below(self, offset: int) -> None:
         """What is below an offset was deleted."""
         with self._turn:

@@ -54,7 +54,7 @@ __all__ = ["Action", "RecoveryReport", "recover"]
 
 class Action(NamedTuple):
     """One thing to do, or done. `kind` is cut, split, lost, gap, acknowledge, index, seal, file or
-    remove."""
+    remove; of a store's groups: export."""
 
     kind: str
     path: str  # from the log's folder
