@@ -1,48 +1,20 @@
-"""The benchmark of whole stores: it runs, and compares what it says. In a process of its own, which
-takes Spark along when it ends."""
+"""The benchmark of jobs, archives and pipelines: it runs, and compares what it says."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.project import NEEDS_JAVA, ROOT
+from tests.bench.running import run_tiny
+from tests.project import NEEDS_JAVA
 
 pytestmark = NEEDS_JAVA
 
-RUN = """
-import json, sys
-from pathlib import Path
-from bench.pipeline import run
-from bench.support.report import document, markdown
-from bench.support.setting import TINY
 
-folder = Path(sys.argv[1])
-seen, rows, seconds = run(folder, TINY, sys.argv[2:], with_peers=False)
-assert not any(folder.iterdir()), "the benchmark leaves files behind"
-found = document(seen, rows, seconds)
-assert "B/s" in markdown(found)
-json.dump(found, sys.stdout)
-"""
-
-
-def measured(tmp_path: Path, *names: str) -> list[Any]:
-    pytest.importorskip("pyspark", reason="pyspark is missing: tailrace[spark]")
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(tmp_path), *names],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows: list[Any] = json.loads(done.stdout.splitlines()[-1])["rows"]
+def measured(folder: Path, *names: str) -> list[dict[str, Any]]:
+    rows = run_tiny("pipeline", folder, *names)
     for row in rows:
         for line in row["lines"]:
             assert line["target"]

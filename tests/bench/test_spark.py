@@ -1,47 +1,20 @@
-"""The benchmark of Spark tables: it runs, and compares what it says. In a process of its own, which
-takes Spark along when it ends."""
+"""The benchmark of Spark tables: it runs, and compares what it says."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.project import NEEDS_JAVA, ROOT
+from tests.bench.running import run_tiny
+from tests.project import NEEDS_JAVA
 
 pytestmark = NEEDS_JAVA
 
-RUN = """
-import json, sys
-from pathlib import Path
-from bench.spark import run
-from bench.support.report import document
-from bench.support.setting import TINY
-
-folder = Path(sys.argv[1])
-seen, rows, seconds = run(folder, TINY, sys.argv[2:], with_peers=False)
-assert not any(folder.iterdir()), "the benchmark leaves files behind"
-json.dump(document(seen, rows, seconds), sys.stdout)
-"""
-
 
 def report(folder: Path, *rows: str) -> list[dict[str, Any]]:
-    """Some rows, or all, of the smallest size."""
-    pytest.importorskip("pyspark", reason="pyspark is missing: tailrace[spark]")
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(folder), *rows],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    made: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])["rows"]
+    made = run_tiny("spark", folder, *rows)
     for row in made:
         for line in row["lines"]:
             assert line["target"]

@@ -9,8 +9,14 @@ from tailrace import Corrupt, Log
 from tailrace.kernel import batches
 from tailrace.log.fs import FileSystem
 from tailrace.testing import SimulatedDisk
+from tailrace.testing.faults import Operation
 
 FOLDER = "log"
+
+# The calls that change something, or begin to.
+WRITES: tuple[Operation, ...] = (
+    *("open", "pwrite", "truncate", "sync", "rename", "unlink", "make_dirs", "sync_dir"),
+)
 
 
 class Placed(NamedTuple):

@@ -27,7 +27,7 @@ from tailrace.testing import (
     every_call,
 )
 from tailrace.testing.disk import SimulatedFile
-from tests.log.test_repair import WRITES
+from tests.log.damage import WRITES
 from tests.log.test_writer_deaths import Death, let_go, problems
 
 FOLDER = "log"

@@ -28,7 +28,7 @@ from tailrace.testing import (
     every_call,
     on,
 )
-from tests.log.test_repair import WRITES
+from tests.log.damage import WRITES
 from tests.log.test_writer_deaths import Death, let_go, problems
 
 FOLDER = "log"

@@ -16,20 +16,9 @@ from tailrace.log.offline.verify import verify
 from tailrace.log.options import LogOptions
 from tailrace.log.sidefiles import side_path, store_checked_json
 from tailrace.testing import Crash, Fail, SimulatedDisk, every_call
-from tailrace.testing.faults import Operation
-from tests.log.damage import FOLDER, build, layout, spoil
+from tests.log.damage import FOLDER, WRITES, build, layout, spoil
 
 OPTIONS = LogOptions(index_interval=100)  # as `build` has it
-WRITES: tuple[Operation, ...] = (
-    "open",
-    "pwrite",
-    "truncate",
-    "sync",
-    "rename",
-    "unlink",
-    "make_dirs",
-    "sync_dir",
-)
 
 
 def reindex(fs: FileSystem, options: LogOptions | None = OPTIONS) -> list[Reindexed]:

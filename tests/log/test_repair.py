@@ -16,9 +16,9 @@ from tailrace.log.offline.repair import RecoveryReport, recover
 from tailrace.log.offline.verify import verify
 from tailrace.log.sidefiles import Gap, Gaps, Poison, Seals, Watermark, WatermarkFile
 from tailrace.testing import Crash, Fail, SimulatedDisk, every_call
-from tailrace.testing.faults import Operation
 from tests.log.damage import (
     FOLDER,
+    WRITES,
     Loss,
     build,
     damage,
@@ -394,18 +394,6 @@ def damaged_disk() -> tuple[SimulatedDisk, set[int], int]:
         spoil(disk, batch)
     lost = {offset for batch in chosen for offset in range(batch.first, batch.next)}
     return disk, lost, batches[-1].next
-
-
-WRITES: tuple[Operation, ...] = (
-    "open",
-    "pwrite",
-    "truncate",
-    "sync",
-    "rename",
-    "unlink",
-    "make_dirs",
-    "sync_dir",
-)
 
 
 def repair(fs: FileSystem, _: list[Any]) -> None:

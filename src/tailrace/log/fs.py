@@ -41,6 +41,7 @@ __all__ = [
     "read_exactly",
     "read_file",
     "remove_tree",
+    "rename_new",
     "replace_file",
     "write_all",
 ]
@@ -435,7 +436,13 @@ def read_file(fs: FileSystem, path: str, limit: int) -> bytes | None:
 def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
     """Give a file new contents such that a crash leaves the old ones or the new, durably. If two
     processes do so at once, one of them wins."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+    rename_new(fs, path, f"{path}.{os.getpid()}.tmp", data)
+    fs.sync_dir(os.path.dirname(path))
+
+
+def rename_new(fs: FileSystem, path: str, temporary: str, data: bytes) -> None:
+    """The same, by way of a file that has another name at first. Not durable before its folder is
+    synced."""
     file = fs.open(temporary, write=True, create=True)
     try:
         file.truncate(0)
@@ -444,7 +451,6 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
     finally:
         file.close()
     fs.rename(temporary, path)
-    fs.sync_dir(os.path.dirname(path))
 
 
 def remove_tree(fs: FileSystem, path: str) -> None:

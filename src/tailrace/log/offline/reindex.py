@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from tailrace.errors import ConfigError
-from tailrace.log.fs import FileSystem, read_file, write_all
+from tailrace.log.fs import FileSystem, read_file, rename_new
 from tailrace.log.offline.alone import alone
 from tailrace.log.offline.log_survey import LogPlan
 from tailrace.log.offline.segment import SegmentCheck, sealed_intervals
@@ -97,16 +97,8 @@ def _wrong(fs: FileSystem, check: SegmentCheck, facts: Facts) -> dict[str, bytes
 
 
 def _replace(fs: FileSystem, path: str, folder: str, data: bytes) -> None:
-    """The whole new file, or the old one. Whoever opens the log removes what a kill leaves."""
-    temporary = side_path(folder, f"{os.path.basename(path)}.{os.getpid()}.tmp")
-    file = fs.open(temporary, write=True, create=True)
-    try:
-        file.truncate(0)
-        write_all(file, data, 0)
-        file.sync()
-    finally:
-        file.close()
-    fs.rename(temporary, path)
+    """Whoever opens the log removes what a kill leaves."""
+    rename_new(fs, path, side_path(folder, f"{os.path.basename(path)}.{os.getpid()}.tmp"), data)
 
 
 # --- the log --------------------------------------------------------------------------------
