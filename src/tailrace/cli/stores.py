@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENVIRONMENT",
+    "Here",
     "StorePlace",
     "complete_group",
     "complete_queue",
@@ -48,6 +49,13 @@ _DEFAULT = "data"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Here(NamedTuple):
+    """A configuration, and the store that it names."""
+
+    file: str
+    store: str
+
+
 @dataclass(frozen=True)
 class StorePlace:
     """The store that a person means, and its configuration; see `store_options`."""
@@ -62,19 +70,40 @@ class StorePlace:
     @cached_property
     def path(self) -> str:
         """As it was given, or as the configuration that was given says, or the environment, or the
-        usual place."""
+        configuration in the working folder, or the usual place."""
         if self.store:
             return self.store
         if self.config_file and self.config is not None:
             return self.config.store_path
-        return os.environ.get(ENVIRONMENT) or _DEFAULT
+        return os.environ.get(ENVIRONMENT) or (self.here.store if self.here else _DEFAULT)
+
+    @cached_property
+    def here(self) -> Here | None:
+        """The configuration in the working folder, if it is what says where the store is."""
+        if self.is_given or os.environ.get(ENVIRONMENT):
+            return None
+        from tailrace.config.model import find_here, named_store
+
+        file = find_here()
+        store = None if file is None else named_store(file)
+        return None if file is None or store is None else Here(file, store)
 
     @cached_property
     def config(self) -> Config | None:
-        """As it was given, or the one in the store or beside it, if there is one."""
+        """As it was given, or the one that is found; see `find_config`."""
         from tailrace.config.model import Config
 
-        return Config.load(self.config_file) if self.config_file else Config.find(self.path)
+        path = self.find_config()
+        return None if path is None else Config.load(path)
+
+    def find_config(self) -> str | None:
+        """The file that was given, or the one in the store, good or not; or else the one that said
+        where the store is, or is beside it."""
+        from tailrace.config.model import Config
+
+        if self.config_file:
+            return self.config_file
+        return Config.find_file(self.path, beside=self.here.file if self.here else None)
 
     def declares(self, queue: str) -> bool:
         """Is it a queue of the configuration? Whoever opens the store makes it then."""
@@ -89,7 +118,7 @@ class StorePlace:
 store_option = click.option(
     "--store",
     metavar="DIR",
-    help=f"The store.  [default: ${ENVIRONMENT}, or ./{_DEFAULT}]",
+    help=f"The store.  [default: ${ENVIRONMENT}, or what ./tailrace.yaml names, or ./{_DEFAULT}]",
 )
 
 _config_option = click.option(
