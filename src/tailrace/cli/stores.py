@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import sys
@@ -70,11 +71,13 @@ class StorePlace:
     @cached_property
     def path(self) -> str:
         """As it was given, or as the configuration that was given says, or the environment, or the
-        configuration in the working folder, or the usual place."""
+        configuration in the working folder, or the usual place. A file that was given has to be
+        good, even if nobody asks what it says."""
+        given = self.config if self.config_file else None
         if self.store:
             return self.store
-        if self.config_file and self.config is not None:
-            return self.config.store_path
+        if given is not None:
+            return given.store_path
         return os.environ.get(ENVIRONMENT) or (self.here.store if self.here else _DEFAULT)
 
     @cached_property
@@ -134,6 +137,10 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_place(*args: Any, store: str | None, config: str | None, **rest: Any) -> Any:
+        if config and not os.path.exists(config):  # of which some commands would take no notice
+            raise ConfigError(
+                f"{config}: {os.strerror(errno.ENOENT)}; name a file that can be read"
+            )
         return command(*args, store=StorePlace(store, config), **rest)
 
     return store_option(_config_option(with_place))
