@@ -86,9 +86,11 @@ class Rates(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class QueueStats:
     """A queue. `messages` counts the offsets it holds, settled or not; `bytes` what its log takes
-    on the disk. `ready` are the deliveries that could be made now, of all groups together; without
-    a group, those that the first one would get. `delayed` are published and not yet in the queue,
-    `dead` are its dead letters that nobody has dealt with.
+    on the disk: while somebody has it open for writing, with the space (up to 1 MiB, in `sync`) by
+    which its last file was made longer ahead of what comes. `ready` are the deliveries that could
+    be made now, of all groups together; without a group, those that the first one would get.
+    `delayed` are published and not yet in the queue, `dead` are its dead letters that nobody has
+    dealt with.
 
     `pinned_by` is the group of a work queue that is furthest behind; `pinned_bytes` is what cannot
     be deleted, whatever other groups do, before it goes on. `looked_ms` is the boot clock's time.
