@@ -44,6 +44,19 @@ def test_there_and_back(store: Path, run: Run, tmp_path: Path) -> None:
         assert [message.offset for message in consumer.receive(5)] == [10, 11, 12, 13, 14]
 
 
+def test_there_and_back_twice(store: Path, tmp_path: Path) -> None:
+    """A restored store can be backed up before anybody has used it."""
+    for number, source in enumerate([store, tmp_path / "restored0"]):
+        backup = tmp_path / f"backup{number}"
+        done = tailrace("backup", backup, "--store", source)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"{backup}: 1 queue, 1 group, " in done.stdout
+        done = tailrace("restore-backup", backup, "--store", tmp_path / f"restored{number}")
+        assert done.returncode == 0, done.stderr
+    with Store(tmp_path / "restored1") as copy, copy.queue("q").consumer("w") as consumer:
+        assert [message.offset for message in consumer.receive(2)] == [10, 11]
+
+
 def test_the_reports(store: Path, run: Run, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     (report,) = lines(run("backup", backup, "--store", store, "--json"))

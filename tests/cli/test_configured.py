@@ -40,6 +40,37 @@ def test_a_file_names_the_store(shell: Shell) -> None:
     assert not shell.store.exists()
 
 
+@pytest.mark.parametrize("name", ["tailrace.yaml", "tailrace.yml", "tailrace.toml"])
+def test_a_file_in_the_working_folder_names_the_store(name: str, shell: Shell) -> None:
+    place = "there/store"
+    text = FILE.replace("elsewhere", place)
+    if name.endswith("toml"):
+        text = f'storage.path = "{place}"\n[[queues]]\nname = "orders"\nlimits.max_depth = 7\n'
+    (shell.folder / name).write_text(text)
+    (shell.folder / "there").mkdir()
+    (shell.folder / "there" / name).write_text("")  # beside the store: the other comes first
+    shell.ok("publish", "orders", "a cup")
+    assert not shell.store.exists()
+    assert "a cup" in shell.ok("read", "orders")
+    assert "a cup" in shell.ok("read", "orders", "--store", place)
+    with tailrace.open(shell.folder / place) as store:
+        assert store.queue("orders").settings.limits.max_depth == 7
+    assert "change it there" in shell.refused("delete", "orders", "--yes")
+    # Who names another store means it.
+    assert "there is no store in data" in shell.refused("queues", "--store", "data")
+    said = shell("queues", TAILRACE_STORE="data").stderr
+    assert "there is no store in data" in said
+
+
+def test_the_file_in_the_store_comes_first(shell: Shell) -> None:
+    (shell.folder / "tailrace.yaml").write_text(FILE)
+    (shell.folder / "elsewhere").mkdir()
+    (shell.folder / "elsewhere" / "tailrace.yaml").write_text("queues: [{name: jobs}]\n")
+    shell.ok("publish", "jobs", "a cup")
+    [table] = shell.items("queues", "--store", "elsewhere")
+    assert [item["name"] for item in table["queues"]] == ["jobs"]
+
+
 def test_the_store_that_is_named_counts(shell: Shell) -> None:
     (shell.folder / "app.yaml").write_text(FILE)
     shell.ok("publish", "orders", "a cup", "--config", "app.yaml", "--store", "here")

@@ -338,3 +338,9 @@ def test_processes_share_a_group(shell: Shell, queue: str) -> None:
         assert (worker.returncode, errors) == (0, "")
         seen += [json.loads(line)["offset"] for line in written.splitlines()]
     assert sorted(seen) == list(range(504))
+
+
+def test_the_help_says_for_how_long_it_waits(shell: Shell) -> None:
+    said = " ".join(shell.ok("consume", "--help").split())
+    assert "Without --wait it waits until N have come, for ever if need be." in said
+    assert "To take up to N of those that are there: --max N --wait 0." in said

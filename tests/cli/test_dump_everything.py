@@ -31,6 +31,9 @@ def store(tmp_path: Path) -> Iterator[tailrace.Store]:
         stream = store.stream("s")
         stream.publish_many([b"x", b"y"])
         stream.consumer("g").receive(1)
+        small = store.stream("small", limits={"max_depth": 1, "on_full": "drop_oldest"})
+        small.publish(b"x")
+        small.publish(b"y")
         store.publish("ephemeral", b"x")
         store.consumer("ephemeral", "w").receive()
         delayed = Path(store.layout.delayed())
@@ -62,6 +65,9 @@ def test_a_store_that_is_used(run: Run, store: tailrace.Store, tmp_path: Path) -
     names = check_all(run, tmp_path / "data", quiet=False)  # what is being written is not whole
     assert names >= {"board", "bell", "pump", ".open", "lock", "lock.flush", "reserve", "attended"}
     assert names >= {".seg", ".idx", ".tix", "schedule.json", "queues.json", "ops.log"}
+    assert names >= {"dropped", "lock.dropped"}
+    dropped = tmp_path / "data" / "queue" / "queues" / "small" / ".tailrace" / "dropped"
+    assert "count" in run("dump", dropped).stdout
 
 
 def test_a_store_that_was_closed(run: Run, store: tailrace.Store, tmp_path: Path) -> None:

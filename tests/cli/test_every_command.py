@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import tailrace
 from tailrace.cli import main
@@ -228,6 +229,40 @@ def test_it_says_what_is_wrong_and_changes_nothing(place: Shell, name: str) -> N
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert place.files() == before
+
+
+def takes_config(name: str) -> bool:
+    command: click.Command = main
+    for part in name.split():
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), part)
+        assert found is not None
+        command = found
+    return any(parameter.name == "config" for parameter in command.params)
+
+
+@pytest.mark.parametrize("file", ["missing.yaml", "wrong.yaml"])
+@pytest.mark.parametrize("name", [name for name in RIGHT if takes_config(name)])
+def test_a_configuration_that_cannot_be_used(
+    made: Path, name: str, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused also by those who only look, and also if the store is named."""
+    monkeypatch.chdir(made)
+    before = Shell(made).files()
+    words = RIGHT[name].line.split()
+    if name.startswith("config") or name == "spark verify":
+        words.pop()  # is the file, or the store
+    if "--store" not in words:
+        words += ["--store", "data"]
+    done = CliRunner().invoke(main, [*words, "--config", file], input=RIGHT[name].stdin)
+    if name == "config check" and file == "wrong.yaml":
+        assert done.exit_code == 1
+        assert "wrong.yaml:1: storage.segment_size" in done.stdout
+        return
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"tailrace: {file}:")
+    assert Shell(made).files() == before
 
 
 def test_what_is_no_command(place: Shell) -> None:

@@ -291,6 +291,18 @@ def test_a_message_that_is_too_large(shell: Shell) -> None:
     assert values(shell, "small") == [b"1", b"22"]
 
 
+def test_a_value_and_a_report_for_programs(shell: Shell) -> None:
+    shell.ok("create", "q")
+    text = '{"value": "not looked into"}'
+    [report] = shell.items("publish", "q", text, "--key", "k", "--header", "a=b")
+    assert (report["type"], report["queue"], report["count"]) == ("published", "q", 1)
+    assert (report["first_offset"], report["last_offset"]) == (0, 0)
+    [later] = shell.items("publish", "q", "later", "--delay", "1h")
+    assert len(later["delay_ids"]) == 1
+    [message] = shell.items("read", "q")
+    assert (message["value"], message["key"], message["headers"]) == (text, "k", [["a", "b"]])
+
+
 # --- mistakes -------------------------------------------------------------------------------
 
 
@@ -301,7 +313,8 @@ def test_a_message_that_is_too_large(shell: Shell) -> None:
         (["--size", "3"], "--size goes with --count"),
         (["-", "--count", "3"], "--count goes with VALUE or --size"),
         (["--json", "--key", "k"], "with --json everything is in the lines"),
-        (["x", "--json"], "with --json everything is in the lines"),
+        (["-", "--json", "--ttl", "1h"], "with --json everything is in the lines"),
+        (["--json", "--file", "data/queue/config/queues.json", "--key", "k"], "with --json"),
         (["--message-id", "m"], "--message-id goes with one message"),
         (["x", "--producer", "p"], "--producer and --sequence go together"),
         (["x", "--sequence", "1"], "--producer and --sequence go together"),

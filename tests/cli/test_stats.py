@@ -47,6 +47,12 @@ def test_what_was_dropped(shell: Shell) -> None:
     shell.ok("publish", "small", "x")
     shell.ok("publish", "small", "y")
     assert "small: to make room, 1 message of 'w' was dropped" in shell.ok("stats")
+    shell.ok("create", "events", "--type", "stream", *limits)
+    shell.ok("publish", "events", stdin="x\n")
+    shell.ok("publish", "events", stdin="y\n")
+    assert "events: to make room, 1 message was dropped" in shell.ok("stats")
+    [found] = [each for each in shell.items("stats")[0]["queues"] if each["name"] == "events"]
+    assert found["dropped"] == 1
 
 
 def test_for_programs(filled: Shell) -> None:

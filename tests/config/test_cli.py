@@ -75,6 +75,33 @@ def test_the_store_says_which_file(here: Path, run: Run, monkeypatch: pytest.Mon
     assert run("config", "check").stdout == shown
 
 
+def test_the_file_in_the_working_folder(here: Path, run: Run) -> None:
+    write(here, f"storage: {{path: store}}\n{SMALL}")
+    result = run("config", "check")
+    assert (result.exit_code, result.stdout) == (0, "tailrace.yaml: no problem; 1 queue\n")
+    assert shown(run)["storage.path"] == ("store", "tailrace.yaml:1")
+    (here / "store").mkdir()
+    write(here / "store", SMALL)  # comes first, but does not say where the store is
+    assert run("config", "check").stdout.startswith("store/tailrace.yaml: ")
+    assert shown(run)["storage.path"] == ("store", "tailrace.yaml")
+
+
+def test_a_file_that_is_passed_over_is_named(
+    here: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here, f"storage: {{path: store}}\n{SMALL}")
+    said = "tailrace.yaml is for the store in store; name a file\n"
+    (here / "there").mkdir()
+    for given in ("data", "there/data"):
+        result = run("config", "check", "--store", given)
+        assert result.exit_code == 2
+        assert result.stderr.endswith(f" in {given} or beside it; {said}")
+    write(here / "there", "storage: {path: more}\n")
+    monkeypatch.setenv("TAILRACE_STORE", "there/data")
+    both = "there/tailrace.yaml is for the store in there/more; "
+    assert run("config", "check").stderr.endswith(f" in there/data or beside it; {both}{said}")
+
+
 def test_show(here: Path, run: Run) -> None:
     write(here, EVERYTHING)
     shown = run("config", "show", "tailrace.yaml")

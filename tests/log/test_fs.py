@@ -362,3 +362,16 @@ def test_files_are_not_inherited(tmp_path: Path) -> None:
     file = FS.open(str(tmp_path / "f"), write=True, create=True)
     assert not os.get_inheritable(file.fd)
     file.close()
+
+
+@pytest.mark.parametrize("kind", ["real", "simulated"])
+def test_to_map_a_file_whose_folder_is_missing(kind: str, tmp_path: Path) -> None:
+    """Who only looks finds nothing; who wants to write has to know."""
+    fs: FileSystem = OsFileSystem() if kind == "real" else SimulatedDisk()
+    path = str(tmp_path / "missing" / "map")
+    assert fs.map(path, 4096, write=False) is None
+    with pytest.raises(FileNotFoundError):
+        fs.map(path, 4096, write=True)
+    fs.make_dirs(str(tmp_path / "missing"))
+    assert fs.map(path, 4096, write=False) is None
+    assert fs.map(path, 4096, write=True) is not None

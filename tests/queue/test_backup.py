@@ -131,6 +131,20 @@ def test_everything_is_there(is_open: bool, open_store: OpenStore, tmp_path: Pat
     assert values(store.queue("q").read()) == numbers(60)  # this one knows nothing of it
 
 
+def test_a_restored_store_that_nobody_has_used(open_store: OpenStore, tmp_path: Path) -> None:
+    """Its groups have no folder for their turns yet."""
+    store = open_store()
+    fill(store)
+    first = store.backup(tmp_path / "first")
+    restore_backup(tmp_path / "first", tmp_path / "restored")
+    with Store(tmp_path / "restored", clock=store.clock, upkeep=False) as copy:
+        second = copy.backup(tmp_path / "second")
+    assert (second.queues, second.groups) == (first.queues, first.groups)
+    restore_backup(tmp_path / "second", tmp_path / "again")
+    with Store(tmp_path / "again", clock=store.clock, upkeep=False) as copy:
+        check(copy)
+
+
 def test_what_somebody_had_is_free(open_store: OpenStore, tmp_path: Path) -> None:
     """Whoever had it is not there, and nobody is to blame."""
     store = open_store()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from unittest import mock
 import pytest
 
 import tailrace
-from tailrace import Closed, ConfigError, Full, Queue, Store, Stream, TailraceError
+from tailrace import Closed, ConfigError, Full, Queue, Store, Stream, TailraceError, aio
 from tailrace.queue.delays import Delayed, count_scheduled, due_ms, held_still
 from tailrace.queue.pump import Pump
 from tests.log.helpers import WAIT, run_python
@@ -218,6 +219,33 @@ def test_a_message_is_cancelled_or_delivered(
     assert store.deliver_due() == 1
     assert not queue.cancel(kept.delay_id)
     assert values_of(queue) == [b"kept"]
+
+
+def test_what_publish_returns_can_be_cancelled(store: Store, queue: Queue) -> None:
+    other = store.queue("other")
+    first, second = (queue.publish(b"x", delay="1h") for _ in range(2))
+    assert not other.cancel(first)
+    assert queue.cancel(first)
+    [listed] = queue.delayed()
+    assert listed.delay_id == second.delay_id
+    assert queue.cancel(listed)
+    assert queue.delayed() == []
+    with pytest.raises(TypeError, match="delay id"):
+        queue.cancel(queue.publish(b"now"))  # type: ignore[arg-type]
+
+
+def test_tasks_cancel_what_publish_returns(tmp_path: Path) -> None:
+    async def cancel() -> None:
+        async with aio.open(tmp_path / "data") as store:
+            queue = await store.queue("q")
+            delayed = await queue.publish(b"x", delay="1h")
+            assert await queue.cancel(delayed)
+            await queue.publish(b"y", delay="1h")
+            [listed] = await queue.delayed()
+            assert await queue.cancel(listed)
+            assert await queue.delayed_count() == 0
+
+    asyncio.run(cancel())
 
 
 @pytest.mark.parametrize("delay_id", ["", "x", "1-2", "0-0-00000000", "f" * 40, "1-1-1-1"])

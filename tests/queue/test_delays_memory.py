@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tailrace import Record
+from tailrace.log.fs import OsFileSystem
+from tailrace.queue.sorted_runs import MESSAGE, Entry, Run, write_run
+
 # Resident memory in KiB: at first, with all of them scheduled, and in a process that opens the
 # store anew; then how many it has, and the one that is due first.
 _SCHEDULE = """
@@ -17,7 +21,7 @@ import tailrace
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-count, path, is_new = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "new"
+count, size, path, is_new = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4] == "new"
 rng = random.Random(7)
 first = peak()
 with tailrace.open(path, flush="async") as store:
@@ -25,16 +29,19 @@ with tailrace.open(path, flush="async") as store:
     if is_new:
         now_ms = time.time_ns() // 1_000_000
         for _ in range(count):
-            queue.publish(b"x" * 100, deliver_at=now_ms + 3_600_000 + rng.randrange(10**9))
+            due_ms = now_ms + 3_600_000 + rng.randrange(10**9)
+            queue.publish(rng.randbytes(size), deliver_at=due_ms)
     due = [each.deliver_at for each in queue.delayed(limit=3)]
     print(first, peak(), queue.delayed_count(), due == sorted(due))
 """
 
-GROWTH_KIB = 128 << 10
+# How many messages of how many bytes, and by how much memory may grow: by less than they take.
+FEW = (15_000, 8 << 10, 80 << 10)
+MANY = (1_000_000, 100, 128 << 10)
 
 
-def schedule(path: Path, count: int, how: str) -> tuple[int, int]:
-    line = [sys.executable, "-c", _SCHEDULE, str(count), str(path), how]
+def schedule(path: Path, count: int, size: int, how: str) -> tuple[int, int]:
+    line = [sys.executable, "-c", _SCHEDULE, str(count), str(size), str(path), how]
     done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=1800)
     first, peak, there, in_order = done.stdout.split()
     assert in_order == "True"
@@ -42,10 +49,27 @@ def schedule(path: Path, count: int, how: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    "count", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)], ids=str
+    ("count", "size", "most_kib"),
+    [FEW, pytest.param(*MANY, marks=pytest.mark.long)],
+    ids=str,
 )
-def test_what_is_scheduled_is_not_in_memory(tmp_path: Path, count: int) -> None:
+def test_what_is_scheduled_is_not_in_memory(
+    tmp_path: Path, count: int, size: int, most_kib: int
+) -> None:
     for how in ("new", "again"):
-        growth_kib, there = schedule(tmp_path / "data", count, how)
+        growth_kib, there = schedule(tmp_path / "data", count, size, how)
         assert there == count
-        assert growth_kib < GROWTH_KIB, how
+        assert growth_kib < most_kib, how
+
+
+def test_little_is_read_ahead_of_large_messages(tmp_path: Path) -> None:
+    """There may be many runs, and each is read ahead of what is due."""
+    fs, folder = OsFileSystem(), str(tmp_path / "run")
+    entries = [Entry((n, n), MESSAGE, Record(None, n, None, bytes(300_000))) for n in range(40)]
+    info = write_run(fs, folder, entries, 0, {})
+    assert info is not None
+    run = Run(fs, folder, info)
+    assert next(run.ahead())[1].key == (0, 0)
+    assert len(run._ahead) == 4
+    assert [entry.key for _, entry in run.ahead()] == [(n, n) for n in range(40)]
+    run.close()

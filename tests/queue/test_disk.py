@@ -20,7 +20,7 @@ from tailrace.log.fs import Space
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.disk import DiskSettings, DiskWatch, Level
 from tailrace.testing import Fail, FaultyFileSystem, SimulatedDisk, on
-from tests.queue.clocks import Machine
+from tests.queue.clocks import Machine, ManualClock
 from tests.queue.support import drain, numbers, values
 
 SMALL: dict[str, Any] = {"segment_bytes": 400, "flush": "none", "compression": "none"}
@@ -187,6 +187,8 @@ def test_by_force_the_oldest_go_that_nobody_has(scales: Machine) -> None:
         assert 0 < len(queue) < 20
         assert 0 < len(stream) < 20
         assert queue.group("w").state.dropped == 20 - len(queue)
+        assert stream.stats().dropped == 20 - len(stream)
+        assert queue.stats().dropped == 0  # its group has counted them
         message.ack()
         assert len(drain(queue.consumer("w"))) == len(queue)
 
@@ -207,6 +209,17 @@ def test_by_force_nothing_is_dropped_of_what_has_to_stay(store: Store) -> None:
     first = queue.log.start_offset
     assert [group.state.dropped for group in groups] == [first, first - 1]
     assert len(queue) == 40 - first
+
+
+def test_what_has_expired_is_not_dropped_by_force(store: Store, clock: ManualClock) -> None:
+    stream = store.stream("s", **{**SMALL, "segment_bytes": 2000})
+    for number in range(40):
+        stream.publish(bytes(100), ttl=10 if number % 2 else None)
+    clock.advance(11)
+    assert stream.drop_segment()
+    first = stream.log.start_offset
+    assert first > 2
+    assert stream.stats().dropped == (first + 1) // 2
 
 
 # --- no space at all ----------------------------------------------------------------------------

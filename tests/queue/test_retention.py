@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -15,11 +16,13 @@ import pytest
 
 import tailrace
 from tailrace import Closed, Queue, Store, Stream
+from tailrace.log.fs import OsFileSystem
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.disk import DiskSettings, Level
 from tailrace.queue.handles import FILES_OF_A_LOG, Handles, most_files
 from tailrace.queue.looking import Look
 from tailrace.queue.settings import QueueSettings
+from tailrace.testing import FaultyFileSystem
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
@@ -245,7 +248,17 @@ class Idle:
                 fill(queue, 8)
                 if number % 2:
                     drain(queue.consumer("w"))
-        self.store, self.fs = machine.open_faulty(disk={"enough_free": 0, "force": True})
+        self._watch(*machine.open_faulty(disk={"enough_free": 0, "force": True}), monkeypatch)
+
+    @classmethod
+    def watching(cls, store: Store, fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch) -> Idle:
+        """The same, of a store that is there."""
+        idle = cls.__new__(cls)
+        idle._watch(store, fs, monkeypatch)
+        return idle
+
+    def _watch(self, store: Store, fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store, self.fs = store, fs
         self.caretaker = Caretaker(self.store)
         self.caretaker.stop()
         self.opened: list[str] = []
@@ -289,6 +302,33 @@ def test_idle_queues_cost_next_to_nothing(
     assert idle.cost(retain)[0] == 1
     assert idle.cost(lambda: retain(is_pressed=True))[0] == 0
     idle.store.close()
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(1_000, marks=pytest.mark.long)], ids=str)
+def test_many_idle_queues_on_a_real_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Each costs a look or two; who looks closely, looks at those that are used."""
+    with tailrace.open(tmp_path, upkeep=False) as store:
+        store.declare([(f"q{number}", "classic", SMALL) for number in range(count)])
+        fill(store.queue("q0"), 8)
+        made = Path(store.layout.queue("q0"))
+    for number in range(1, count):
+        shutil.copytree(made, made.parent / f"q{number}")
+    fs = FaultyFileSystem(OsFileSystem(), lambda call: None)
+    with Store(tmp_path, fs=fs, upkeep=False) as store:
+        idle = Idle.watching(store, fs, monkeypatch)
+        retain = idle.caretaker.retain
+        assert idle.cost(retain)[0] == count  # nothing is known of them
+        opened, calls = idle.cost(retain)
+        assert (opened, calls // count) == (0, 3)
+        used = [store.queue(f"q{number}") for number in (3, 7)]
+        for queue in used:
+            queue.publish(b"x")
+            queue.close()
+        opened, with_used = idle.cost(retain)
+        assert opened == len(used)
+        assert with_used - calls < 200
 
 
 def test_what_becomes_too_old_is_not_forgotten(

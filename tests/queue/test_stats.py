@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import tailrace
+from tailrace import Store, restore_backup
 from tailrace.kernel import encode
 from tailrace.log.fs import OsFileSystem
 from tailrace.metrics import prometheus_text
+from tailrace.queue.offline.verify import verify_store
 from tailrace.queue.stats import CHEAP
-from tailrace.testing import RecordingFileSystem
+from tailrace.testing import (
+    Call,
+    Fail,
+    Fault,
+    FaultyFileSystem,
+    RecordingFileSystem,
+    SimulatedDisk,
+)
+from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine
 
 
@@ -157,6 +169,82 @@ def test_what_was_dropped_is_told(path: Path) -> None:
         assert 'tailrace_group_dropped_total{queue="q",group="w"} 3' in prometheus_text(
             store.stats()
         )
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+def test_what_was_dropped_of_nobody_is_told(path: Path, kind: str) -> None:
+    """Of a stream, or where there is no group yet: the queue counts it, and that lasts."""
+    limits = {"max_depth": 2, "on_full": "drop_oldest"}
+    with tailrace.open(path) as store:
+        queue = getattr(store, kind)("q", limits=limits)
+        assert queue.stats().dropped == 0
+        for number in range(5):
+            queue.publish(b"%d" % number)
+        assert (queue.stats().dropped, queue.stats().ready) == (3, 2)
+        assert 'tailrace_queue_dropped_total{queue="q"} 3\n' in prometheus_text(store.stats())
+    with tailrace.open(path) as store:
+        queue = getattr(store, kind)("q")
+        queue.publish_many([b"5", b"6"])
+        assert queue.stats().dropped == 5
+        store.backup(path.parent / "backup")
+        restore_backup(path.parent / "backup", path.parent / "restored")
+        store.delete("q")
+        assert getattr(store, kind)("q", limits=limits).stats().dropped == 0
+    with tailrace.open(path.parent / "restored") as store:
+        assert getattr(store, kind)("q").stats().dropped == 5
+
+
+def test_what_was_dropped_is_counted_once(path: Path) -> None:
+    """However many drop at the same time."""
+    limits = {"max_depth": 10, "on_full": "drop_oldest"}
+    with tailrace.open(path, flush="async") as store, tailrace.open(path) as other:
+        store.stream("s", limits=limits)
+
+        def publish(where: tailrace.Store) -> None:
+            for _ in range(40):
+                where.get("s").publish(b"x")
+
+        threads = [threading.Thread(target=publish, args=(each,)) for each in (store, other) * 2]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT)
+        found = store.get("s").stats()
+        assert (found.dropped, found.end_offset) == (found.start_offset, 160)
+        assert found.dropped >= 150 - 4
+
+
+def test_a_count_that_is_damaged(path: Path) -> None:
+    with tailrace.open(path) as store:
+        stream = store.stream("s", limits={"max_depth": 1, "on_full": "drop_oldest"})
+        stream.publish(b"1")
+        stream.publish(b"2")
+        file = Path(store.layout.queue("s"), ".tailrace", "dropped")
+        file.write_bytes(b"?" * file.stat().st_size)
+        assert stream.stats().dropped == 0
+        root, name = store.layout.root, "queues/s/.tailrace/dropped"
+        findings = {each.path: each for each in verify_store(OsFileSystem(), root).findings}
+        assert findings[name].severity == "note"
+        assert "counting begins anew" in findings[name].message
+        stream.publish(b"3")
+        assert stream.stats().dropped == 1
+        assert name not in {each.path for each in verify_store(OsFileSystem(), root).findings}
+
+
+def test_what_is_dropped_where_the_count_cannot_be_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def plan(call: Call) -> Fault | None:
+        return Fail(errno.ENOSPC) if "dropped" in call.path else None
+
+    disk = SimulatedDisk()
+    fs = FaultyFileSystem(disk, plan)
+    with Store("data", fs=fs, upkeep=False) as store:
+        stream = store.stream("s", limits={"max_depth": 1, "on_full": "drop_oldest"})
+        stream.publish(b"1")
+        stream.publish(b"2")
+        assert [record.value for record in stream.read()] == [b"2"]
+    assert "s: what is dropped may not be counted" in caplog.text
 
 
 def test_streams(path: Path) -> None:

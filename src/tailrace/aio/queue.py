@@ -172,9 +172,10 @@ class LogQueue(Generic[Q]):
         receipt: Receipt = await when_there_is_room(lambda: self._worker.do(publish), block)
         return await receipt if wait else receipt
 
-    async def cancel(self, delay_id: str) -> bool:
-        """Take a delayed message back, durably. True if it will never be delivered; false if it is
-        too late, or there is no such message."""
+    async def cancel(self, delay_id: str | Delayed | Scheduled) -> bool:
+        """Take a delayed message back, durably: by its delay id, what `publish` returned, or what
+        `delayed` lists. True if it will never be delivered; false if it is too late, or there is no
+        such message."""
         return await self._ask(lambda queue: queue.cancel(delay_id))
 
     async def delayed(self, limit: int | None = 100) -> list[Scheduled]:

@@ -41,23 +41,28 @@ def config() -> None:
 def check(context: click.Context, file: str | None, store: StorePlace, as_json: bool) -> None:
     """Check a file, and list every problem with its line and key.
 
-    Without FILE it is the one in the store or beside it. The exit code is 0 if the file is good, 1
-    if it is not, and 2 if it cannot be read.
+    Without FILE it is the one in the store or beside it, or the one in the working folder that
+    names the store. The exit code is 0 if the file is good, 1 if it is not, and 2 if it cannot be
+    read.
 
     \b
     Examples:
       tailrace config check
       tailrace config check conf/tailrace.toml --json
     """
-    from tailrace.config.model import NAMES, Config
+    from tailrace.config.model import NAMES, Config, find_others, named_store
     from tailrace.config.model import check as problems_of
     from tailrace.log.offline.words import counted
 
     store = _with_file(store, file)
     path = _find(store)
     if path is None:
+        others = "".join(
+            f"; {_near(each)} is for the store in {_near(named_store(each) or 'data')}"
+            for each in find_others(store.path)
+        )
         raise ConfigError(
-            f"there is no {', '.join(NAMES)} in {store.path} or beside it; name a file"
+            f"there is no {', '.join(NAMES)} in {store.path} or beside it{others}; name a file"
         )
     problems = problems_of(path)
     for problem in problems:
@@ -139,13 +144,11 @@ def _with_file(store: StorePlace, file: str | None) -> StorePlace:
 def _find(store: StorePlace) -> str | None:
     """The file that was given, or that of the store, as a person would name it, even if it is
     wrong."""
-    from tailrace.config.model import Config
+    path = store.find_config()
+    return path if path is None or path == store.config_file else _near(path)
 
-    if store.config_file is not None:
-        return store.config_file
-    path = Config.find_file(store.path)
-    if path is None:
-        return None
+
+def _near(path: str) -> str:
     near = os.path.relpath(path)
     return path if near.startswith(os.pardir) else near
 
@@ -169,5 +172,6 @@ def _place(store: StorePlace, shown: Config) -> Value | None:
         return None
     if os.environ.get(ENVIRONMENT):
         return Value(key, store.path, ENVIRONMENT)
-    is_said = os.path.realpath(shown.store_path) == os.path.realpath(store.path)
-    return None if is_said else Value(key, store.path, DEFAULT)
+    if os.path.realpath(shown.store_path) == os.path.realpath(store.path):
+        return None
+    return Value(key, store.path, store.here.file if store.here else DEFAULT)

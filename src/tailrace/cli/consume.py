@@ -52,7 +52,13 @@ _AT_ONCE = 100  # messages that are written out together, and acknowledged toget
     default=True,
     help="Acknowledge what was written out (the default), or give it all back in the end.",
 )
-@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N.")
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop after N. Without --wait it waits until N have come, for ever if need be.",
+)
 @click.option(
     "--wait",
     callback=parse_seconds,
@@ -87,6 +93,9 @@ def consume(
     A message is acknowledged after it was written out, never before: when you stop it with Ctrl-C,
     or whoever reads the output goes away, what was not written is given back at once.
 
+    Without --wait it goes on until you stop it, and with --max until so many have come. To take up
+    to N of those that are there: --max N --wait 0.
+
     --exec runs a command of the shell for each message, one after the other, and keeps the lease as
     long as it runs. If it fails, the message is tried again as the queue's settings say, and ends
     among the dead letters. Its environment has TAILRACE_QUEUE, TAILRACE_OFFSET, TAILRACE_KEY,
@@ -95,6 +104,7 @@ def consume(
     \b
     Examples:
       tailrace consume orders --group workers --wait 0
+      tailrace consume orders --group workers --max 10 --wait 0
       tailrace consume orders -g audit --json | jq .value
       tailrace consume jobs -g workers --exec 'sh ./handle-job'
     """

@@ -1,4 +1,4 @@
-"""What is in the files of a log's `.tailrace` folder, item by item."""
+"""What is in the files of a log's `.tailrace` folder, or a queue's, item by item."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tailrace.log.fs import FileSystem, read_file
 from tailrace.log.members import Member, parse
 from tailrace.log.offline.side_check import is_whole_gap, read_document
 from tailrace.log.sidefiles import Reserved, Seals, Slots, StartOffset, Watermark, WatermarkFile
+from tailrace.queue import dropped
 
 __all__ = ["NAMES", "Item", "name_of", "side_file"]
 
@@ -79,6 +80,11 @@ def _start(payload: bytes) -> Item | None:
     return {"offset": int.from_bytes(payload, "little")} if len(payload) == 8 else None
 
 
+def _dropped(payload: bytes) -> Item | None:
+    found = dropped.unpack(payload)
+    return None if found is None else {"count": found[0], "incarnation": found[1]}
+
+
 def _seals(data: bytes) -> Iterator[Item]:
     size = Seals.ENTRY.size
     for position in range(0, len(data), size):
@@ -118,6 +124,7 @@ _READERS: dict[str, Callable[[bytes], Iterator[Item]]] = {
     "watermark": partial(_slots, WatermarkFile.MAGIC, _watermark),
     "reserved": partial(_slots, Reserved.MAGIC, _reserved),
     "start": partial(_slots, StartOffset.MAGIC, _start),
+    dropped.NAME: partial(_slots, dropped.MAGIC, _dropped),
     "seals": _seals,
     "gaps": _gaps,
     "members": _members,

@@ -93,7 +93,7 @@ def _parse_headers(
     "--json",
     "in_json",
     is_flag=True,
-    help="The input is JSON, a message a line; and so is the report.",
+    help="What is read is JSON, a message a line; and so is the report. VALUE is as it is.",
 )
 def publish(
     queue: str,
@@ -118,8 +118,8 @@ def publish(
     VALUE is a message. Without it, or with -, each line of standard input is one. With --json each
     line is an object with value (or value_base64, for bytes), key, headers, routing_key, id and
     ttl: the lines that read, consume, peek, dead and delayed write; producer and sequence, too, are
-    taken. When it has said how many were published, they are as durable as the queue's flush mode
-    promises.
+    taken. A VALUE is the message itself, also with --json. When it has said how many were
+    published, they are as durable as the queue's flush mode promises.
 
     \b
     Examples:
@@ -175,7 +175,8 @@ def _check_usage(
         raise click.UsageError("--size goes with --count")
     if count is not None and (files or value == "-"):
         raise click.UsageError("--count goes with VALUE or --size")
-    if in_json and count is None and (pattern != Line(None) or value not in (None, "-")):
+    is_read = value in (None, "-") and count is None
+    if in_json and is_read and pattern != Line(None):
         raise click.UsageError("with --json everything is in the lines")
     if pattern.delay is not None and pattern.deliver_at is not None:
         raise click.UsageError("--delay and --deliver-at exclude each other")

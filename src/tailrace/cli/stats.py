@@ -200,13 +200,18 @@ def _remarks(figures: Figures) -> Iterator[str]:
         elif found.archive_holds:
             below = f"below offset {found.archive_verified:,}, which is verified in"
             yield f"{found.name}: only what is {below} {found.archive} may be deleted"
+        if found.dropped:
+            yield f"{found.name}: to make room, {_were_dropped(found.dropped, '')}"
         for group in found.groups:
             if group.error:
                 yield f"{found.name}: {group.error}"
             if group.dropped:
-                dropped = counted(group.dropped, "message")
-                were = "was" if group.dropped == 1 else "were"
-                yield f"{found.name}: to make room, {dropped} of {group.id!r} {were} dropped"
+                text = _were_dropped(group.dropped, f" of {group.id!r}")
+                yield f"{found.name}: to make room, {text}"
+
+
+def _were_dropped(count: int, of_whom: str) -> str:
+    return f"{counted(count, 'message')}{of_whom} {'was' if count == 1 else 'were'} dropped"
 
 
 def _item(found: QueueStats, rates: Rates | None) -> dict[str, object]:

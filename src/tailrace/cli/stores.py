@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENVIRONMENT",
+    "Here",
     "StorePlace",
     "complete_group",
     "complete_queue",
@@ -48,6 +50,13 @@ _DEFAULT = "data"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Here(NamedTuple):
+    """A configuration, and the store that it names."""
+
+    file: str
+    store: str
+
+
 @dataclass(frozen=True)
 class StorePlace:
     """The store that a person means, and its configuration; see `store_options`."""
@@ -62,19 +71,42 @@ class StorePlace:
     @cached_property
     def path(self) -> str:
         """As it was given, or as the configuration that was given says, or the environment, or the
-        usual place."""
+        configuration in the working folder, or the usual place. A file that was given has to be
+        good, even if nobody asks what it says."""
+        given = self.config if self.config_file else None
         if self.store:
             return self.store
-        if self.config_file and self.config is not None:
-            return self.config.store_path
-        return os.environ.get(ENVIRONMENT) or _DEFAULT
+        if given is not None:
+            return given.store_path
+        return os.environ.get(ENVIRONMENT) or (self.here.store if self.here else _DEFAULT)
+
+    @cached_property
+    def here(self) -> Here | None:
+        """The configuration in the working folder, if it is what says where the store is."""
+        if self.is_given or os.environ.get(ENVIRONMENT):
+            return None
+        from tailrace.config.model import find_here, named_store
+
+        file = find_here()
+        store = None if file is None else named_store(file)
+        return None if file is None or store is None else Here(file, store)
 
     @cached_property
     def config(self) -> Config | None:
-        """As it was given, or the one in the store or beside it, if there is one."""
+        """As it was given, or the one that is found; see `find_config`."""
         from tailrace.config.model import Config
 
-        return Config.load(self.config_file) if self.config_file else Config.find(self.path)
+        path = self.find_config()
+        return None if path is None else Config.load(path)
+
+    def find_config(self) -> str | None:
+        """The file that was given, or the one in the store, good or not; or else the one that said
+        where the store is, or is beside it."""
+        from tailrace.config.model import Config
+
+        if self.config_file:
+            return self.config_file
+        return Config.find_file(self.path, beside=self.here.file if self.here else None)
 
     def declares(self, queue: str) -> bool:
         """Is it a queue of the configuration? Whoever opens the store makes it then."""
@@ -89,7 +121,7 @@ class StorePlace:
 store_option = click.option(
     "--store",
     metavar="DIR",
-    help=f"The store.  [default: ${ENVIRONMENT}, or ./{_DEFAULT}]",
+    help=f"The store.  [default: ${ENVIRONMENT}, or what ./tailrace.yaml names, or ./{_DEFAULT}]",
 )
 
 _config_option = click.option(
@@ -105,6 +137,10 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_place(*args: Any, store: str | None, config: str | None, **rest: Any) -> Any:
+        if config and not os.path.exists(config):  # of which some commands would take no notice
+            raise ConfigError(
+                f"{config}: {os.strerror(errno.ENOENT)}; name a file that can be read"
+            )
         return command(*args, store=StorePlace(store, config), **rest)
 
     return store_option(_config_option(with_place))

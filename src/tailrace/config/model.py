@@ -19,7 +19,18 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
 from tailrace.units import parse_duration
 
-__all__ = ["NAMES", "ArchiveConfig", "Config", "QueueConfig", "Value", "check", "load"]
+__all__ = [
+    "NAMES",
+    "ArchiveConfig",
+    "Config",
+    "QueueConfig",
+    "Value",
+    "check",
+    "find_here",
+    "find_others",
+    "load",
+    "named_store",
+]
 
 NAMES: Final = ("tailrace.yaml", "tailrace.yml", "tailrace.toml")
 DEFAULT: Final = "default"
@@ -83,22 +94,23 @@ class Config:
         return None if path is None else load(path)
 
     @staticmethod
-    def find_file(store: str | os.PathLike[str]) -> str | None:
+    def find_file(
+        store: str | os.PathLike[str], *, beside: str | os.PathLike[str] | None = None
+    ) -> str | None:
         """The file of a store, good or not: `tailrace.yaml`, `.yml` or `.toml` in its folder, else
-        beside it. One beside it that names another folder as its store is not meant."""
-        base = os.path.abspath(store)
-        if os.path.basename(base) == "queue" and os.path.isdir(os.path.join(base, "config")):
-            base = os.path.dirname(base)
+        beside it, or the one that is given for that. One beside it that names another folder as its
+        store is not meant."""
+        base = _base(store)
         inside = _only_one(base)
         if inside is not None:
             return inside
-        beside = _only_one(os.path.dirname(base))
-        if beside is None:
+        if beside is not None:
+            return os.fspath(beside)
+        found = _only_one(os.path.dirname(base))
+        if found is None:
             return None
-        place = _place_in(_read(beside).plain)
-        if place is None or _is_same(os.path.join(os.path.dirname(beside), place), base):
-            return beside
-        return None
+        place = named_store(found)
+        return found if place is None or _is_same(place, base) else None
 
     @classmethod
     def empty(cls) -> Config:
@@ -261,6 +273,26 @@ def check(path: str | os.PathLike[str]) -> list[Problem]:
     return _read(os.fspath(path)).problems
 
 
+def find_here() -> str | None:
+    """The file in the working folder, good or not, if there is one."""
+    return _only_one("")
+
+
+def find_others(store: str | os.PathLike[str]) -> list[str]:
+    """The files that a person may have meant for a store that has none: they are beside it, or in
+    the working folder, and for another store."""
+    beside, here = _only_one(os.path.dirname(_base(store))), find_here()
+    if beside is not None and here is not None and _is_same(beside, here):
+        beside = None
+    return [each for each in (beside, here) if each is not None]
+
+
+def named_store(path: str) -> str | None:
+    """The folder of the store, if a file names it; the file may be wrong otherwise."""
+    place = _place_in(_read(path).plain)
+    return None if place is None else os.path.join(os.path.dirname(path), place)
+
+
 def _build(path: str | None, findings: Findings) -> Config:
     queues = [
         QueueConfig(
@@ -306,6 +338,14 @@ def _place_in(plain: Mapping[str, Any]) -> str | None:
     storage = plain.get("storage", {})
     place: str | None = storage.get("path", storage.get("badger_dir"))
     return place
+
+
+def _base(store: str | os.PathLike[str]) -> str:
+    """The folder of a store, of which its `queue` may be given."""
+    base = os.path.abspath(store)
+    if os.path.basename(base) == "queue" and os.path.isdir(os.path.join(base, "config")):
+        return os.path.dirname(base)
+    return base
 
 
 def _is_same(folder: str, other: str) -> bool:

@@ -152,7 +152,8 @@ class FileSystem(Protocol):
 
     def map(self, path: str, size: int, *, write: bool) -> memoryview | None:
         """The memory that those who map this file share, of which they use the first 512 bytes.
-        For writing, the file is made that long if it is not; for reading, `None` if it is not."""
+        For writing, the file is made that long if it is not, and `FileNotFoundError` says that its
+        folder is missing; for reading, `None` if the file is not there or shorter."""
 
     def space(self, path: str) -> Space:
         """How large the disk is that a directory is on, and how much of it is free for us."""
@@ -280,6 +281,8 @@ class OsFileSystem:
         try:
             file = self.open(path, write=write, create=write)
         except FileNotFoundError:
+            if write:  # the folder is missing, and nobody may go on as if this were mapped
+                raise
             return None
         try:
             if file.size() < size:

@@ -93,8 +93,8 @@ def families_of(stats: Mapping[str, QueueStats]) -> list[Family]:
 def _families_of_queues(queues: Sequence[QueueStats]) -> list[Family]:
     families = []
 
-    def family(name: str, text: str) -> Family:
-        families.append(Family(f"tailrace_queue_{name}", "gauge", text))
+    def family(name: str, text: str, kind: str = "gauge") -> Family:
+        families.append(Family(f"tailrace_queue_{name}", kind, text))
         return families[-1]
 
     messages = family("messages", "Offsets that the queue holds, settled or not.")
@@ -106,6 +106,9 @@ def _families_of_queues(queues: Sequence[QueueStats]) -> list[Family]:
     delayed = family("delayed", "Messages that are to be delivered later.")
     dead = family("dead_letters", "Dead letters of the queue that nobody has dealt with.")
     pinned = family("pinned_bytes", "What the group that is furthest behind keeps from deletion.")
+    dropped = family(
+        "dropped_total", "Messages that were dropped to make room, and were no group's.", "counter"
+    )
     estimated = family("estimated", "1 if figures of the queue are estimates, never too low.")
     for each in queues:
         name = each.name
@@ -118,6 +121,7 @@ def _families_of_queues(queues: Sequence[QueueStats]) -> list[Family]:
         delayed.add(each.delayed, queue=name)
         dead.add(each.dead, queue=name)
         pinned.add(each.pinned_bytes, queue=name)
+        dropped.add(each.dropped, queue=name)
         estimated.add(int(each.estimated), queue=name)
     return families
 

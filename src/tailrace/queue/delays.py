@@ -62,8 +62,9 @@ _ASLEEP: Final = 0  # on the page: nobody follows what is published, so ring
 
 class Delayed(Receipt):
     """What publishing with a delay returns. `wait()` (or `await`) returns when the message is as
-    durable as the queue promises; `queue.cancel(delay_id)` takes it back, as long as it is not due.
-    `deliver_at` is in milliseconds since 1970. Its offsets are those of where it waits."""
+    durable as the queue promises; `queue.cancel` of it, or of its `delay_id`, takes it back, as
+    long as it is not due. `deliver_at` is in milliseconds since 1970. Its offsets are those of
+    where it waits."""
 
     __slots__ = ("delay_id", "deliver_at")
 
@@ -369,10 +370,14 @@ class Delays(Delivery):
 
     # --- cancel, list, count ----------------------------------------------------------------
 
-    def cancel(self, delay_id: str) -> bool:
+    def cancel(self, delay_id: str | Delayed | Scheduled) -> bool:
         """Take a message back: false if it is too late, or there is none."""
+        if isinstance(delay_id, Delayed | Scheduled):
+            delay_id = delay_id.delay_id
         if not isinstance(delay_id, str):
-            raise TypeError(f"a delay id is a string, not {delay_id!r}")
+            raise TypeError(
+                f"a delay id is a string, and publish returns one in a Delayed; not {delay_id!r}"
+            )
         match = _ID.fullmatch(delay_id)
         if match is None or not self.exists:
             return False

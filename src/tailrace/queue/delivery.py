@@ -165,9 +165,11 @@ class Delivery:
                     last_op = _last_op(incoming, state.next_offset, end)
                 if state.next_offset > last_op:
                     state = self._sort()
-            first = state.next_offset
+            first, most_bytes = state.next_offset, state.bytes + _BYTES_AT_ONCE
             for record in islice(records_of(incoming, first, end), _PORTION):
                 state.apply(record)
+                if state.bytes >= most_bytes:
+                    break
             if state.next_offset == first:
                 state.next_offset = end  # there are offsets that hold nothing
         if state.is_full:

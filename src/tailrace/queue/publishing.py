@@ -276,9 +276,10 @@ class Publishing:
         """`Full` if nothing may be written."""
         raise NotImplementedError
 
-    def cancel(self, delay_id: str) -> bool:
-        """Take a delayed message back, durably. True if it will never be delivered; false if it is
-        too late, or there is no such message."""
+    def cancel(self, delay_id: str | Delayed | Scheduled) -> bool:
+        """Take a delayed message back, durably: by its delay id, what `publish` returned, or what
+        `delayed` lists. True if it will never be delivered; false if it is too late, or there is no
+        such message."""
         self.settings  # noqa: B018  raises if the queue was deleted
         return self.delays.cancel(delay_id)
 

@@ -141,7 +141,7 @@ class Schedule:
         self._cancelled: dict[Key, bool] = {}
         self._cancelled_heap: list[Key] = []
         self._cancelled_in_runs = 0
-        self._bytes = 0
+        self.bytes = 0
         try:
             for info in manifest.runs:
                 self.runs.append(Run(fs, os.path.join(folder, "runs", info.name), info))
@@ -155,7 +155,7 @@ class Schedule:
         """The next record of `incoming`."""
         offset: int = record.offset  # type: ignore[assignment]
         self.next_offset = offset + 1
-        self._bytes += len(record.value or b"") + len(record.key or b"") + _OF_A_MESSAGE
+        self.bytes += len(record.value or b"") + len(record.key or b"") + _OF_A_MESSAGE
         kind = find_header(record, _RAW_OP)
         if kind is None:
             due: int = record.timestamp  # type: ignore[assignment]
@@ -234,7 +234,7 @@ class Schedule:
     @property
     def is_full(self) -> bool:
         records = self.next_offset - self.manifest.incoming
-        return records >= _RECORDS_MOST or self._bytes >= _BYTES_MOST
+        return records >= _RECORDS_MOST or self.bytes >= _BYTES_MOST
 
     @property
     def is_untidy(self) -> bool:

@@ -48,7 +48,8 @@ WEIGHT: Final = {MESSAGE: 1, CANCEL: -1, VOID: 0}  # what it adds to the number 
 
 _HEAD = struct.Struct(">cQ")
 _BATCH = 128  # entries; who looks for one reads a batch
-_AHEAD = 512  # entries that are read at a time
+_AHEAD = 512  # entries that are read at a time,
+_BYTES_AHEAD = 1 << 20  # or as many as take this, since there are many runs
 _PROBES_MOST = 4096  # that are remembered
 _STEP = 2_000  # entries that are merged at a time
 
@@ -180,8 +181,13 @@ class Run:
     def _read_on(self) -> bool:
         if self._read_to >= self.info.end:
             return False
-        stop = min(self._read_to + _AHEAD, self.info.end)
-        self._ahead += self._entries(self._read_to, stop)
+        stop, size = min(self._read_to + _AHEAD, self.info.end), 0
+        for position, entry in self._entries(self._read_to, stop):
+            self._ahead.append((position, entry))
+            size += len(entry.record.value or b"") if entry.record is not None else 0
+            if size >= _BYTES_AHEAD:
+                stop = position + 1
+                break
         self._read_to = stop
         return True
 

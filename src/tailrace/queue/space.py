@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from tailrace.log.retention import VacuumReport
 from tailrace.queue import retaining
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.depth import Depth
+from tailrace.queue.dropped import Dropping, dropping
 from tailrace.queue.outlook import Outlook, lifetime_ms
 from tailrace.queue.publishing import Publishing
 from tailrace.queue.scanning import SCAN_MOST
@@ -111,14 +113,21 @@ class Roomy(Publishing):
 
     def _drop_from_front(self, log: Log, count: int, end: int) -> int:
         """What has expired goes along, and does not count."""
-        dropped, upto = 0, log.start_offset
         floor = retaining.archived_floor(self._store.look, self.settings, start_now(log))
         end = end if floor is None else min(end, floor)
-        while dropped < count and upto < end:
-            dropped += upto not in self._lapsed
-            upto += 1
-        log.truncate_before(upto)
+        with self._dropping() as counting:
+            dropped, upto = 0, log.start_offset
+            while dropped < count and upto < end:
+                dropped += upto not in self._lapsed
+                upto += 1
+            log.truncate_before(upto)
+            if dropped:
+                counting.add(dropped)
         return dropped
+
+    def _dropping(self) -> AbstractContextManager[Dropping]:
+        store = self._store
+        return dropping(store.fs, store.layout, self.name, self.settings.incarnation)
 
     def vacuum(self) -> VacuumReport:
         """Delete the segments that may go. A classic queue with groups lets go of what all of them
@@ -153,5 +162,21 @@ class Roomy(Publishing):
                 if count:
                     extra = {"queue": self.name, "group": group_id, "count": count}
                     logger.warning("%s: %d messages are dropped", self, count, extra=extra)
+            unread = 0 if groups else self._count_living(log, end)
             let_go = partial(log.let_go, Retention(max_bytes=0), end, start)
-            return self._store.reserve.in_need(let_go).segments > 0
+            if not self._store.reserve.in_need(let_go).segments:
+                return False
+            if unread:
+                with self._dropping() as counting:
+                    counting.add(unread)
+                hooks.count("dropped", unread, self.name)
+                extra = {"queue": self.name, "count": unread}
+                logger.warning("%s: %d messages are dropped", self, unread, extra=extra)
+            return True
+
+    def _count_living(self, log: Log, end: int) -> int:
+        """How many messages below an offset have not expired."""
+        outlook, start = Outlook(log.start_offset, lifetime_ms), log.start_offset
+        while outlook.look(log, end, SCAN_MOST):
+            pass
+        return max(end - start, 0) - len(outlook.take_over(self._wall_ms(), end))

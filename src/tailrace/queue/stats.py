@@ -20,6 +20,7 @@ from tailrace.log.log import Log
 from tailrace.queue import dead_letters
 from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.delays import count_scheduled
+from tailrace.queue.dropped import count_dropped
 from tailrace.queue.handles import look_at
 from tailrace.queue.lease import CLAIMED, DYING, LEASED
 from tailrace.queue.ledger import Ledger
@@ -85,12 +86,17 @@ class Rates(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class QueueStats:
     """A queue. `messages` counts the offsets it holds, settled or not; `bytes` what its log takes
-    on the disk. `ready` are the deliveries that could be made now, of all groups together; without
-    a group, those that the first one would get. `delayed` are published and not yet in the queue,
-    `dead` are its dead letters that nobody has dealt with.
+    on the disk: while somebody has it open for writing, with the space (up to 1 MiB, in `sync`) by
+    which its last file was made longer ahead of what comes. `ready` are the deliveries that could
+    be made now, of all groups together; without a group, those that the first one would get.
+    `delayed` are published and not yet in the queue, `dead` are its dead letters that nobody has
+    dealt with.
 
     `pinned_by` is the group of a work queue that is furthest behind; `pinned_bytes` is what cannot
     be deleted, whatever other groups do, before it goes on. `looked_ms` is the boot clock's time.
+
+    `dropped` counts what a full queue, or a full disk, has taken that was no group's: of a stream,
+    or where there was no group yet. Groups count theirs. After a power cut it may be too low.
 
     `archive` is the folder it was archived to. Where that `archive_holds`, nothing is deleted that
     is not below the offset `archive_verified`.
@@ -114,6 +120,7 @@ class QueueStats:
     archive: str = ""
     archive_verified: int = 0
     archive_holds: bool = False
+    dropped: int = 0
 
     @property
     def messages(self) -> int:
@@ -197,6 +204,9 @@ def queue_stats(
     look: Look, settings: QueueSettings, *, exact: bool = False, progress: Progress | None = None
 ) -> QueueStats:
     found = _queue_stats(look, settings, exact=exact, progress=progress)
+    dropped = count_dropped(look.fs, look.layout, settings.name, settings.incarnation)
+    if dropped:
+        found = replace(found, dropped=dropped)
     try:
         note = ArchiveNote.load(look.fs, look.layout, settings.name)
     except Corrupt:  # which holds everything

@@ -19,7 +19,7 @@ from tailrace.log.offline.survey import SegmentSurvey
 from tailrace.log.offline.verify import LogCheck, VerifyReport
 from tailrace.log.offline.words import counted
 from tailrace.log.sidefiles import FOLDER, side_path
-from tailrace.queue import archived
+from tailrace.queue import archived, dropped
 from tailrace.queue.journal import parse_line
 from tailrace.queue.ledger import Ledger
 from tailrace.queue.offline.delayed_check import check_delayed, logs_of_delayed
@@ -238,6 +238,10 @@ class QueueCheck:
             message = "the note of the archive is damaged, so retention deletes nothing"
             name = os.path.join(path, FOLDER, archived.NAME)
             self.findings.append(Finding("problem", name, 0, None, message))
+        count = read_all(self._fs, side_path(place.folder, dropped.NAME))
+        if count is not None and not dropped.is_whole(count):
+            message = "how much was dropped to make room is not known; counting begins anew"
+            self._note(os.path.join(path, FOLDER, dropped.NAME), message)
         for entry in entries(self._fs, os.path.join(place.folder, "consumers")):
             if entry.name.startswith(".deleted-"):
                 message = "is left of a group that was deleted; it can be removed"
