@@ -283,6 +283,29 @@ def test_partitions_in_their_order(path: str) -> None:
     assert values(path) == [row["value"] for n in range(5) for row in rows(str(n), 300)]
 
 
+def test_uneven_partitions_leave_no_litter(path: str) -> None:
+    """Large ones become segments, and small ones go with them."""
+    with tailrace.open(path) as store:
+        store.queue("u", **SMALL, compression="none")
+    expected: list[bytes] = []
+    for number in range(5):
+        once = writer(path, VALUE, queue="u")
+        counts = [100, 1, 100, 1, 1, 100, 1, 100]
+        if number % 2:
+            counts = [1, *counts]
+        tasks = []
+        for partition, count in enumerate(counts):
+            some = rows(f"{number}-{partition}", count)
+            expected += [row["value"] for row in some]
+            tasks.append(once.write(iter([batch(VALUE, some)])))
+            tasks[-1].partition = partition
+        once.commit(tasks)
+    assert values(path, "u") == expected
+    segments = list(Path(path).rglob("u/segments/*.seg"))
+    assert len(segments) <= 5 * 4
+    assert min(each.stat().st_size for each in segments) > SMALL["segment_bytes"] // 4
+
+
 def test_nothing_is_written_by_no_rows(path: str) -> None:
     once = writer(path, VALUE, queue="q")
     once.commit([once.write(iter([])), once.write(iter([batch(VALUE, [])]))])

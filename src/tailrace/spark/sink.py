@@ -162,7 +162,7 @@ def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transact
     if not is_adopted(log, producer=producer, sequence=sequence):
         records = sum(piece.records for piece in pieces)
         queue.admit(queue.settings, records, block=False)
-        packed = pack_staged(log, transaction.name, pieces)
+        packed = pack_staged(log, pieces)
         adopt(log, packed, producer=producer, sequence=sequence).wait()
         hooks.count("published", records, name)
 
