@@ -260,17 +260,37 @@ def test_names_of_transactions(path: str) -> None:
         writer(path, VALUE, queue="q", txnId="")
 
 
+def abandon(path: str) -> None:
+    writer(path, VALUE, queue="q").write(iter([batch(VALUE, rows("a", 10))]))
+
+
+def make_old(path: str) -> None:
+    """What is staged."""
+    for folder in Path(path).rglob("staging/*"):
+        for each in (*folder.iterdir(), folder):
+            os.utime(each, (0, 0))
+
+
 def test_what_was_abandoned_is_swept(path: str) -> None:
     """By whoever looks after the queue, when it is a day old."""
-    writer(path, VALUE, queue="q").write(iter([batch(VALUE, rows("a", 10))]))
+    abandon(path)
     with tailrace.open(path, upkeep=False) as store:
         store.vacuum()
         assert staged(path)
-        for folder in Path(path).rglob("staging/*"):
-            for each in (*folder.iterdir(), folder):
-                os.utime(each, (0, 0))
+        make_old(path)
         store.vacuum()
         assert not staged(path)
+
+
+def test_a_store_that_only_spark_uses_is_swept(path: str) -> None:
+    """By the next write."""
+    abandon(path)
+    make_old(path)
+    abandon(path)
+    assert len(staged(path)) == 2
+    write(path, VALUE, rows("b", 3), queue="q")
+    assert len(staged(path)) == 1, "which is of somebody who may still come"
+    assert len(values(path)) == 3
 
 
 def test_partitions_in_their_order(path: str) -> None:

@@ -31,7 +31,7 @@ from tailrace.log.adoption import Piece
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
-from tailrace.log.staging import Stage, discard
+from tailrace.log.staging import Stage, discard, sweep
 from tailrace.queue.names import check_name, to_component
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
@@ -147,13 +147,16 @@ class _Writer:
                     _take_in(store, name, by_queue[name], transaction)
 
     def _discard(self, messages: list[Any]) -> None:
-        """What is left of a transaction that is done, or given up."""
+        """What is left of a transaction that is done, or given up; and what others have left there
+        long ago. Nobody else may look after this store."""
         place = Place(self._options.path)
         fs = OsFileSystem()
-        for each in messages:
-            if isinstance(each, Staged):
-                for name in each.pieces:
-                    discard(fs, place.folder(name), each.transaction.name)
+        staged = [each for each in messages if isinstance(each, Staged)]
+        for each in staged:
+            for name in each.pieces:
+                discard(fs, place.folder(name), each.transaction.name)
+        for name in {name for each in staged for name in each.pieces}:
+            sweep(fs, place.folder(name), time.time_ns() // 1_000_000)
 
 
 def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transaction) -> None:
