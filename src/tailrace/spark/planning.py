@@ -111,12 +111,14 @@ def cut(log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int)
 
 
 def pack(ranges: Iterator[Range], split_bytes: int) -> list[Split]:
-    """Small ranges together. Those that follow one another become one."""
+    """Ranges together, until they are about `split_bytes` or more, and at most twice as much: what
+    is left of each segment is no task of its own. Those that follow one another become one."""
+    enough = split_bytes - split_bytes // 8  # segments are a little smaller than they may be
     splits: list[Split] = []
     current: list[Range] = []
     size = 0
     for part in ranges:
-        if current and size + part.size > split_bytes:
+        if current and (size >= enough or size + part.size > 2 * split_bytes):
             splits.append(Split(tuple(current)))
             current, size = [], 0
         last = current[-1] if current else None
