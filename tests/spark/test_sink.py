@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,7 @@ def test_what_cannot_be_written(path: str) -> None:
     with pytest.raises(ConfigError, match="there is no store in"):
         writer(path + "x", {"value": "binary"}, queue="q")
     options = SinkOptions.parse({"path": path, "queue": "q"})
-    with pytest.raises(ConfigError, match="append"):
+    with pytest.raises(ConfigError, match=r'^mode: .* mode\("append"\)'):
         BatchWriter(options, schema(value="binary"), overwrite=True)
     with pytest.raises(ConfigError, match=r"'_mine'.*reserved"):
         write(path, kinds, [{"value": b"", "headers": [("_mine", b"")]}], queue="q")
@@ -190,6 +191,33 @@ def test_what_cannot_be_written(path: str) -> None:
     with pytest.raises(Full, match="max_depth"):
         write(path, {"value": "binary"}, [{"value": b"x"}] * 3, queue="q")
     assert values(path) == []
+
+
+def test_executors_that_do_not_see_the_store(path: str, tmp_path: Path) -> None:
+    """They have the path, and nothing or something else is there; or the driver does not see what
+    they have written."""
+    once = writer(path, VALUE, queue="q")
+    task = once.write(iter([batch(VALUE, rows("a", 2))]))
+    shutil.rmtree(next(Path(path).rglob("staging")))
+    with pytest.raises(ConfigError, match=r"path: .*\.seg cannot be seen on .* the same path"):
+        once.commit([task])
+    assert values(path) == []
+    os.rename(path, tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"path: there is no store in .* same path"):
+        once.write(iter([batch(VALUE, rows("a", 2))]))
+    with tailrace.open(path) as store:
+        store.queue("another")
+    with pytest.raises(ConfigError, match=r"path: .*segments cannot be seen on .* the same path"):
+        once.write(iter([batch(VALUE, rows("a", 2))]))
+
+
+def test_a_twin_has_published_and_cleared_up(path: str) -> None:
+    """Another driver of the same transaction was quicker: what was staged is gone."""
+    one, two = (writer(path, VALUE, queue="q", txnId="once") for _ in range(2))
+    tasks = [each.write(iter([batch(VALUE, rows("a", 2))])) for each in (one, two)]
+    one.commit(tasks[:1])
+    two.commit(tasks[1:])
+    assert len(values(path)) == 2
 
 
 def test_the_queues_own_lifetime(path: str) -> None:

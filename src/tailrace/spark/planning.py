@@ -148,7 +148,7 @@ def read(
         decoder = Decoder(part.queue, projection, rows)
         with place.log(part.queue, part.incarnation) as log:
             if log is None:
-                raise unseen(place, part)
+                raise unseen(place.folder(part.queue))
             position = part.first
             while position < part.last:
                 try:
@@ -169,10 +169,10 @@ def behind(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bo
     return error.low
 
 
-def unseen(place: Place, part: Range) -> ConfigError:
-    folder = place.folder(part.queue)
+def unseen(path: str) -> ConfigError:
+    """Of a file, or a folder, that another machine sees."""
     return ConfigError(
-        f"path: {folder} cannot be seen on {socket.gethostname()}: driver and executors have to "
+        f"path: {path} cannot be seen on {socket.gethostname()}: driver and executors have to "
         "see the store under the same path"
     )
 

@@ -11,6 +11,7 @@ A job that writes to several queues has that in each of them, one after the othe
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -31,14 +32,14 @@ from tailrace.log.adoption import Piece
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
-from tailrace.log.staging import Stage, discard, sweep
+from tailrace.log.staging import Stage, discard, staging_path, sweep
 from tailrace.queue.names import check_name, to_component
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
 from tailrace.queue.topics import Bindings, check_topic
 from tailrace.spark.encoding import IGNORED, Encoder, check_schema
 from tailrace.spark.options import SinkOptions
-from tailrace.spark.planning import Place
+from tailrace.spark.planning import Place, unseen
 from tailrace.spark.versions import HAS_ARROW_STREAMS, StreamArrowWriter
 from tailrace.spark.workers import settle
 
@@ -102,7 +103,10 @@ class _Writer:
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         place = Place(self._options.path)
-        routes = _Routes(self._options, place.queues())
+        there = place.queues()
+        if self._options.queue is not None and self._options.queue not in there:
+            raise unseen(place.folder(self._options.queue))  # the driver has seen it
+        routes = _Routes(self._options, there)
         staged = Staged(transaction, partition)
         stages: dict[str, _Staging] = {}
         try:
@@ -165,9 +169,20 @@ def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transact
     if not is_adopted(log, producer=producer, sequence=sequence):
         records = sum(piece.records for piece in pieces)
         queue.admit(queue.settings, records, block=False)
+        missing = _missing(store.layout.segments(name), pieces)
+        if missing is not None:
+            if is_adopted(log, producer=producer, sequence=sequence):
+                return  # somebody else has done it meanwhile, and cleared up
+            raise unseen(missing)
         packed = pack_staged(log, pieces)
         adopt(log, packed, producer=producer, sequence=sequence).wait()
         hooks.count("published", records, name)
+
+
+def _missing(folder: str, pieces: list[Piece]) -> str | None:
+    """A file that is not there: executors that see another folder have written to that."""
+    paths = (staging_path(folder, piece.path) for piece in pieces)
+    return next((path for path in paths if not os.path.exists(path)), None)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
