@@ -180,6 +180,8 @@ def test_what_cannot_be_written(path: str) -> None:
     options = SinkOptions.parse({"path": path, "queue": "q"})
     with pytest.raises(ConfigError, match=r'^mode: .* mode\("append"\)'):
         BatchWriter(options, schema(value="binary"), overwrite=True)
+    with pytest.raises(ConfigError, match=r'^outputMode: .* outputMode\("append"\)'):
+        StreamWriter(options, schema(value="binary"), overwrite=True)
     with pytest.raises(ConfigError, match=r"'_mine'.*reserved"):
         write(path, kinds, [{"value": b"", "headers": [("_mine", b"")]}], queue="q")
     with pytest.raises(ConfigError, match="null"):

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute
@@ -76,9 +76,12 @@ class Staged(WriterCommitMessage):
 class _Writer:
     """What both writers do. Pickled on its way to the tasks."""
 
+    _MODE: ClassVar = "mode"
+    _APPEND: ClassVar = 'write with mode("append")'
+
     def __init__(self, options: SinkOptions, schema: Any, *, overwrite: bool) -> None:
         if overwrite:
-            raise ConfigError('mode: a queue is only appended to; write with mode("append")')
+            raise ConfigError(f"{self._MODE}: a queue is only appended to; {self._APPEND}")
         self._options = options
         self._columns = check_schema(schema)
         self._schema = schema
@@ -209,6 +212,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 class StreamWriter(_Writer, StreamArrowWriter):  # type: ignore[misc]
     """`df.writeStream`. The transaction is the query's batch."""
+
+    _MODE: ClassVar = "outputMode"
+    _APPEND: ClassVar = (
+        'write with outputMode("append"), for which aggregates need a watermark; or with '
+        "foreachBatch, and txnId and txnVersion"
+    )
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         context: Any = TaskContext.get()
