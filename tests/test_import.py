@@ -27,6 +27,7 @@ HEAVY = [
     "sqlite3",
     "tailrace.cli",
     "tailrace.kernel.arrow",
+    "tailrace.spark",
     "tailrace.testing",
     "unittest",
     "urllib",
@@ -68,3 +69,37 @@ def test_all_is_all() -> None:
     modules = {module.name for module in pkgutil.iter_modules(tailrace.__path__)}
     assert public - modules - {"annotations"} <= set(tailrace.__all__)
     assert tailrace.__version__
+
+
+WITHOUT = """
+import sys
+sys.modules[{missing!r}] = None  # as if it were not installed
+import tailrace
+try:
+    tailrace.spark.{call}
+except tailrace.TailraceError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "missing"),
+    [
+        ("local_session()", "pyspark"),
+        ("register(None)", "pyspark"),
+        ("table(None, 'data', 'q')", "pyarrow"),
+        ("views(None, 'data')", "pyarrow"),
+    ],
+)
+def test_tables_are_a_name_of_the_package(call: str, missing: str) -> None:
+    """Which needs nothing but the package, and then says what else is missing."""
+    program = WITHOUT.format(call=call, missing=missing)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == f"{missing} is missing: pip install 'tailrace[spark]'\n"
+
+
+def test_lazy_names_are_found() -> None:
+    program = "import tailrace; tailrace.spark.register; tailrace.aio.open; tailrace.spark.table"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

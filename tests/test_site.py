@@ -28,7 +28,7 @@ MODULES = [
     "tailrace.testing",
     "tailrace.tracing",
 ]
-NOT_THERE = {"tailrace.__version__", "tailrace.aio"}
+NOT_THERE = {"tailrace.__version__", "tailrace.aio", "tailrace.spark"}
 ENTRY = re.compile(r"(?m)^::: (\S+)$")
 
 

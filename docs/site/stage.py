@@ -130,7 +130,7 @@ def entries(parts: list[str]) -> Iterator[str]:
 
 def rest_of_tailrace() -> list[str]:
     package = importlib.import_module("tailrace")
-    elsewhere = {*LOGS, *ERRORS, "aio", "__version__"}
+    elsewhere = {*LOGS, *ERRORS, "aio", "spark", "__version__"}
     names = [name for name in package.__all__ if name not in elsewhere]
     first = ["open", "Store", "Queue", "Stream", "Consumer", "StreamConsumer", "Message"]
     return [f"tailrace.{name}" for name in [*first, *(n for n in names if n not in first)]]

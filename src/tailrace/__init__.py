@@ -27,7 +27,7 @@ from tailrace.errors import (
 )
 
 if _typing.TYPE_CHECKING:
-    from tailrace import aio
+    from tailrace import aio, spark
     from tailrace.config.model import Config
     from tailrace.config.opening import open_store as open  # noqa: A004  its name is the point
     from tailrace.kernel import Headers, Record
@@ -90,12 +90,13 @@ __all__ = [
     "aio",
     "open",
     "restore_backup",
+    "spark",
     "verify_backup",
 ]
 
 
 # Imported when they are needed: `tailrace --help` need not wait for the log, a program that has a
-# bare log not for the queues, nor one without tasks for asyncio.
+# bare log not for the queues, nor one without tasks for asyncio, or without tables for Spark.
 _LATER = {
     "BackupReport": "queue.backup",
     "Batch": "log.log",
@@ -129,8 +130,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name == "aio":
-        return _importlib.import_module("tailrace.aio")
+    if name in ("aio", "spark"):
+        return _importlib.import_module(f"tailrace.{name}")
     if name in _LATER:
         module = _importlib.import_module(f"tailrace.{_LATER[name]}")
         found = getattr(module, "open_store" if name == "open" else name)

@@ -70,6 +70,8 @@ LINES = {
         ),
         "--json",
     ],
+    "elsewhere": ["SELECT string(value) AS v FROM orders", "--json", "--store", "../sql-other"],
+    "nowhere": ["SELECT 1", "--store", "nowhere"],
     "natural": ["SELECT count(*) AS n FROM orders NATURAL JOIN orders o", "--json"],
     "unused": ["SELECT * FROM unused", "--json"],
     "dotted": ["SELECT string(value) AS v FROM `events.eu`", "--json"],
@@ -116,6 +118,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_archive(kept, old.log, [(0, 2)], queue="old", incarnation=incarnation)
         old.log.truncate_before(2)
         store.stream("damaged").publish_many([b"x" * 1000] * 10)
+    with tailrace.open(folder.parent / "sql-other", upkeep=False) as store:
+        store.stream("orders").publish(b"another")
     [segment] = (folder / "data/queue/queues/damaged/segments").glob("*.seg")
     data = bytearray(segment.read_bytes())
     data[200] ^= 0xFF
@@ -217,6 +221,11 @@ def test_json(ran: dict[str, Done]) -> None:
     assert "'offset' is there twice" in refused(ran["twice"])
 
 
+def test_another_store(ran: dict[str, Done]) -> None:
+    assert rows(ran["elsewhere"]) == [{"v": "another"}]
+    assert "there is no store in nowhere" in refused(ran["nowhere"])
+
+
 def test_csv(ran: dict[str, Done]) -> None:
     assert ran["csv"].err == ""
     assert list(csv.reader(io.StringIO(ran["csv"].out))) == [
@@ -313,6 +322,36 @@ def children(parent: int, name: str) -> list[int]:
             if what == name and int(fields.split()[1]) == parent:
                 found.append(int(path.parent.name))
     return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_the_first_run_archives_classes_and_the_next_uses_them(shell: Shell) -> None:
+    """The JVM that makes the archive does so when the command has ended."""
+    with tailrace.open(shell.store) as store:
+        store.queue("orders").publish(b"1")
+    cache = shell.folder / "cache"
+    shell.environment["XDG_CACHE_HOME"] = str(cache)
+    line = ["sql", "SELECT count(*) AS n FROM orders", "--json"]
+    assert shell.items(*line) == [{"n": 1}]
+    until = time.monotonic() + 120
+    begin = bytes.fromhex("a8ab0bf0")  # the header comes last
+    while not any(file.read_bytes()[:4] == begin for file in cache.glob("tailrace/*.new")):
+        assert time.monotonic() < until
+        time.sleep(1)
+    mapped = ""
+    with shell.started(*line) as process:
+        while process.poll() is None:
+            for jvm in children(process.pid, "java"):
+                with contextlib.suppress(OSError):  # it has ended
+                    mapped += Path(f"/proc/{jvm}/maps").read_text()
+            time.sleep(0.2)
+        out, err = process.communicate(timeout=60)
+    assert (json.loads(out), err) == ({"n": 1}, "")
+    [archive] = cache.glob("tailrace/*")  # and it was not refused, or it would be gone
+    assert archive.suffix == ".jsa"
+    assert archive.stat().st_size > 1 << 20
+    assert str(archive) in mapped
 
 
 def test_without_java(shell: Shell) -> None:

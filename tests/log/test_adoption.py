@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
+import random
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +175,7 @@ def test_small_files_are_packed(tmp_path: Path) -> None:
     batches = [[b"%d" % number] * 3 for number in range(60)]
     with Log(folder, **options("none")) as log:
         pieces = [piece for batch in batches for piece in stage(fs, [batch], folder=folder)]
-        packed = pack_staged(log, "t", pieces)
+        packed = pack_staged(log, pieces)
         assert len(packed) < 10 < len(pieces)
         assert sum(piece.records for piece in packed) == 180
         adopt(log, packed, producer="t", sequence=0)
@@ -184,11 +187,47 @@ def test_large_files_are_not_packed(tmp_path: Path) -> None:
     fs, folder = OsFileSystem(), str(tmp_path / "log")
     with Log(folder, **options("none")):
         pieces = [
-            *stage(fs, [[b"1"]], folder=folder),
             *stage(fs, large("x"), folder=folder),
-            *stage(fs, [[b"2"]], folder=folder),
+            *stage(fs, large("y"), folder=folder),
         ]
-        assert pack(fs, folder, "t", pieces, SEGMENT) == pieces
+        assert pack(fs, folder, pieces, SEGMENT) == pieces
+        small = [*stage(fs, [[b"1"]], folder=folder), pieces[0]]
+        assert pack(fs, folder, small, pieces[0].size) == small  # it would be more than a segment
+
+
+@pytest.mark.parametrize("at_once", [50, 8 << 20])
+def test_small_files_go_to_large_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Whichever side they are on, and whatever is left of files of a segment's size."""
+    monkeypatch.setattr(staging, "_AT_ONCE", at_once)
+    fs, folder, segment = OsFileSystem(), str(tmp_path / "log"), 4 * SEGMENT
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    for number in range(20):
+        some = [large(f"{n}") * rng.choice([0, 0, 1, 2, 4]) or [[b"%d" % n]] for n in range(12)]
+        with Log(f"{folder}{number}", **{**options("none"), "segment_bytes": segment}) as log:
+            log.append([b"before"])
+            staged = [
+                piece for each in some for piece in stage(fs, each, folder=f"{folder}{number}")
+            ]
+            packed = pack_staged(log, staged)
+            for one, other in pairwise(packed):
+                least = min(one.size, other.size)
+                assert least >= segment // 4 or one.size + other.size > segment
+            assert max(piece.size for piece in packed) <= segment
+            adopt(log, packed, producer="t", sequence=0)
+            assert values(log) == [b"before", *(value for each in some for value in flat(each))]
+
+
+def test_a_small_file_that_is_cut_short(tmp_path: Path) -> None:
+    fs, folder = OsFileSystem(), str(tmp_path / "log")
+    pieces = [piece for _ in range(2) for piece in stage(fs, [[b"1"]], folder=folder)]
+    path = staging_path(folder, pieces[1].path)
+    os.truncate(path, pieces[1].size - 1)
+    with pytest.raises(Corrupt, match=rf"{pieces[1].path} has {pieces[1].size - 1} bytes"):
+        pack(fs, folder, pieces, SEGMENT)
 
 
 @pytest.mark.parametrize("flush", MODES)

@@ -19,6 +19,7 @@ from tailrace import __version__
 from tests.project import ROOT, project_files
 
 COMPILED = "tailrace/kernel/compiled/"
+FOUND_BY_SPARK = "pyspark_tailrace/__init__.py"
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -100,12 +101,13 @@ def test_wheel_from_source_distribution(tmp_path: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "setup.py", "src/tailrace/py.typed"} <= names
     assert f"src/{COMPILED}codec.py" in names
+    assert f"src/{FOUND_BY_SPARK}" in names
     assert not [name for name in names if name.endswith((".so", ".c", ".pyc"))]
 
     [wheel] = (source / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         members = opened.namelist()
-    assert "tailrace/py.typed" in members
+    assert {"tailrace/py.typed", FOUND_BY_SPARK} <= set(members)
     extensions = {Path(name).name.partition(".")[0] for name in members if name.endswith(".so")}
     assert extensions == {
         "crc",
@@ -133,6 +135,8 @@ def test_wheel_without_extensions(tmp_path: Path) -> None:
     run(*command, cwd=source, TAILRACE_NO_EXTENSIONS="1")
     [wheel] = (source / "dist").glob("*.whl")
     assert wheel.name == f"tailrace-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as opened:
+        assert FOUND_BY_SPARK in opened.namelist()
     check_installed(install(wheel, tmp_path / "env"), "pure")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,8 +178,10 @@ def test_what_cannot_be_written(path: str) -> None:
     with pytest.raises(ConfigError, match="there is no store in"):
         writer(path + "x", {"value": "binary"}, queue="q")
     options = SinkOptions.parse({"path": path, "queue": "q"})
-    with pytest.raises(ConfigError, match="append"):
+    with pytest.raises(ConfigError, match=r'^mode: .* mode\("append"\)'):
         BatchWriter(options, schema(value="binary"), overwrite=True)
+    with pytest.raises(ConfigError, match=r'^outputMode: .* outputMode\("append"\)'):
+        StreamWriter(options, schema(value="binary"), overwrite=True)
     with pytest.raises(ConfigError, match=r"'_mine'.*reserved"):
         write(path, kinds, [{"value": b"", "headers": [("_mine", b"")]}], queue="q")
     with pytest.raises(ConfigError, match="null"):
@@ -190,6 +193,33 @@ def test_what_cannot_be_written(path: str) -> None:
     with pytest.raises(Full, match="max_depth"):
         write(path, {"value": "binary"}, [{"value": b"x"}] * 3, queue="q")
     assert values(path) == []
+
+
+def test_executors_that_do_not_see_the_store(path: str, tmp_path: Path) -> None:
+    """They have the path, and nothing or something else is there; or the driver does not see what
+    they have written."""
+    once = writer(path, VALUE, queue="q")
+    task = once.write(iter([batch(VALUE, rows("a", 2))]))
+    shutil.rmtree(next(Path(path).rglob("staging")))
+    with pytest.raises(ConfigError, match=r"path: .*\.seg cannot be seen on .* the same path"):
+        once.commit([task])
+    assert values(path) == []
+    os.rename(path, tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"path: there is no store in .* same path"):
+        once.write(iter([batch(VALUE, rows("a", 2))]))
+    with tailrace.open(path) as store:
+        store.queue("another")
+    with pytest.raises(ConfigError, match=r"path: .*segments cannot be seen on .* the same path"):
+        once.write(iter([batch(VALUE, rows("a", 2))]))
+
+
+def test_a_twin_has_published_and_cleared_up(path: str) -> None:
+    """Another driver of the same transaction was quicker: what was staged is gone."""
+    one, two = (writer(path, VALUE, queue="q", txnId="once") for _ in range(2))
+    tasks = [each.write(iter([batch(VALUE, rows("a", 2))])) for each in (one, two)]
+    one.commit(tasks[:1])
+    two.commit(tasks[1:])
+    assert len(values(path)) == 2
 
 
 def test_the_queues_own_lifetime(path: str) -> None:
@@ -260,17 +290,37 @@ def test_names_of_transactions(path: str) -> None:
         writer(path, VALUE, queue="q", txnId="")
 
 
+def abandon(path: str) -> None:
+    writer(path, VALUE, queue="q").write(iter([batch(VALUE, rows("a", 10))]))
+
+
+def make_old(path: str) -> None:
+    """What is staged."""
+    for folder in Path(path).rglob("staging/*"):
+        for each in (*folder.iterdir(), folder):
+            os.utime(each, (0, 0))
+
+
 def test_what_was_abandoned_is_swept(path: str) -> None:
     """By whoever looks after the queue, when it is a day old."""
-    writer(path, VALUE, queue="q").write(iter([batch(VALUE, rows("a", 10))]))
+    abandon(path)
     with tailrace.open(path, upkeep=False) as store:
         store.vacuum()
         assert staged(path)
-        for folder in Path(path).rglob("staging/*"):
-            for each in (*folder.iterdir(), folder):
-                os.utime(each, (0, 0))
+        make_old(path)
         store.vacuum()
         assert not staged(path)
+
+
+def test_a_store_that_only_spark_uses_is_swept(path: str) -> None:
+    """By the next write."""
+    abandon(path)
+    make_old(path)
+    abandon(path)
+    assert len(staged(path)) == 2
+    write(path, VALUE, rows("b", 3), queue="q")
+    assert len(staged(path)) == 1, "which is of somebody who may still come"
+    assert len(values(path)) == 3
 
 
 def test_partitions_in_their_order(path: str) -> None:
@@ -281,6 +331,29 @@ def test_partitions_in_their_order(path: str) -> None:
     random.Random(1).shuffle(tasks)
     once.commit([*tasks, None])
     assert values(path) == [row["value"] for n in range(5) for row in rows(str(n), 300)]
+
+
+def test_uneven_partitions_leave_no_litter(path: str) -> None:
+    """Large ones become segments, and small ones go with them."""
+    with tailrace.open(path) as store:
+        store.queue("u", **SMALL, compression="none")
+    expected: list[bytes] = []
+    for number in range(5):
+        once = writer(path, VALUE, queue="u")
+        counts = [100, 1, 100, 1, 1, 100, 1, 100]
+        if number % 2:
+            counts = [1, *counts]
+        tasks = []
+        for partition, count in enumerate(counts):
+            some = rows(f"{number}-{partition}", count)
+            expected += [row["value"] for row in some]
+            tasks.append(once.write(iter([batch(VALUE, some)])))
+            tasks[-1].partition = partition
+        once.commit(tasks)
+    assert values(path, "u") == expected
+    segments = list(Path(path).rglob("u/segments/*.seg"))
+    assert len(segments) <= 5 * 4
+    assert min(each.stat().st_size for each in segments) > SMALL["segment_bytes"] // 4
 
 
 def test_nothing_is_written_by_no_rows(path: str) -> None:

@@ -94,11 +94,51 @@ def test_everybody_publishes_at_once(spark: Any, tmp_path: Path, flush: str) -> 
         mine = [value for value in found if value.split()[0] == name]
         assert mine == [f"{name} {n}" for n in range(count)]
     assert len(found) == sum(published.values()) + sum(sizes.values()) + COPIED
-    steps = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
-    starts = [sum(steps[:n]) for n in range(len(steps))]
-    assert sum(steps) == COPIED
-    together = [(f"from {start}", size) for start, size in zip(starts, steps, strict=True)]
-    for first, size in [*together, *((f"{name} 0", size) for name, size in sizes.items())]:
+    batches = [*steps(query, "from"), *((f"{name} 0", size) for name, size in sizes.items())]
+    check_together(found, batches)
+
+
+def test_two_queries_at_once(spark: Any, tmp_path: Path) -> None:
+    """Into one queue: each counts its own batches. A consumer gets all of it meanwhile."""
+    data, names = str(tmp_path / "data"), ("one", "two")
+    fill(data, "from", COPIED)
+    with Store(data) as store:
+        queue = store.queue("q", segment_bytes=20_000)
+        with queue.consumer("w") as consumer:
+            queries = [copy(spark, data, tmp_path / name, name) for name in names]
+            got: list[str] = []
+            while len(got) < len(names) * COPIED:
+                messages = consumer.receive(50, wait=60)
+                assert messages, [query.exception() for query in queries]
+                consumer.ack(messages)
+                got += [(message.value or b"").decode() for message in messages]
+            for query in queries:
+                query.awaitTermination()
+        found = [(message.value or b"").decode() for message in queue.read()]
+    for name in names:
+        mine = [value for value in found if value.split()[0] == name]
+        assert mine == [f"{name} {n}" for n in range(COPIED)]
+    assert len(found) == len(names) * COPIED
+    assert got == found
+    for query, name in zip(queries, names, strict=True):
+        check_together(found, steps(query, name))
+    for name in names:  # started anew they have nothing to do
+        copy(spark, data, tmp_path / name, name).awaitTermination()
+    with open_store(data) as store:
+        assert len(list(store.get("q").read())) == len(found)
+
+
+def steps(query: Any, name: str) -> list[tuple[str, int]]:
+    """The first row of each batch of a query that copies, and how many it has."""
+    sizes = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+    assert sum(sizes) == COPIED
+    starts = [sum(sizes[:n]) for n in range(len(sizes))]
+    return [(f"{name} {start}", size) for start, size in zip(starts, sizes, strict=True)]
+
+
+def check_together(found: list[str], batches: list[tuple[str, int]]) -> None:
+    """Nothing of others is within a batch."""
+    for first, size in batches:
         place = found.index(first)
         assert {value.split()[0] for value in found[place : place + size]} == {first.split()[0]}
 
@@ -114,10 +154,12 @@ def holds(store: Store, value: bytes) -> bool:
     return any(message.value == value for message in store.get("q").read())
 
 
-def copy(spark: Any, path: str, checkpoint: Path) -> Any:
+def copy(spark: Any, path: str, checkpoint: Path, name: str = "from") -> Any:
+    """By a streaming query, with another name in front."""
     reader = spark.readStream.format("tailrace").option("path", path).option("queue", "from")
     reader = reader.option("startingOffsets", "earliest")
-    frame = reader.option("maxOffsetsPerTrigger", PER_TRIGGER).load().select("value")
+    frame = reader.option("maxOffsetsPerTrigger", PER_TRIGGER).load()
+    frame = frame.selectExpr(f"concat('{name} ', substring_index(string(value), ' ', -1)) AS value")
     writer = frame.writeStream.format("tailrace").option("path", path).option("queue", "q")
     writer = writer.option("checkpointLocation", str(checkpoint))
     return writer.trigger(availableNow=True).start()

@@ -414,9 +414,46 @@ def test_splits_are_cut_and_packed(data: Path) -> None:
             row["offset"] for part in parts for b in reader.read(part) for row in b.to_pylist()
         ]
         assert found == list(range(60))
-        assert len(parts) >= total // (size + 500)
+        assert len(parts) >= total // (2 * size + 500)
         # A batch is the least, and two follow each other in the index.
-        assert all(part.value.size <= size + 500 for part in parts)
+        assert all(part.value.size <= 2 * size + 500 for part in parts)
+
+
+@pytest.mark.parametrize("segment", [1, 10, 40, 63.9, 64, 64.1, 70, 100, 127, 200])
+def test_tasks_are_of_a_size(segment: float) -> None:
+    """Whatever segments are, with the sizes by default."""
+    from tailrace.spark.options import SourceOptions
+    from tailrace.spark.planning import Range, pack
+
+    options = SourceOptions.parse({"path": "data", "queue": "q"}, is_stream=False)
+    mebi, split = 1 << 20, options.split_bytes
+    assert split == 64 * mebi
+    ranges: list[Range] = []
+    for _ in range(round(2_000 / segment)):
+        left = round(segment * mebi)
+        while left:  # as `cut` does
+            size, first = min(left, split), len(ranges)
+            ranges.append(Range("q", "", first, first + 1, size))
+            left -= size
+    *found, last = [each.size / mebi for each in pack(iter(ranges), split)]
+    assert 55 < min(found) <= max(found) <= 128
+    assert last <= 128
+    assert sum(found) + last == pytest.approx(sum(part.size for part in ranges) / mebi)
+
+
+@pytest.mark.parametrize("segment", [20_000, 35_000])
+def test_the_rest_of_a_segment_is_no_task(tmp_path: Path, segment: int) -> None:
+    with open_store(tmp_path) as store:
+        options = {"compression": "none", "segment_bytes": segment, "index_interval": 200}
+        stream = store.stream("s", **options)
+        for _ in range(350):
+            stream.publish(bytes(900))
+    reader, parts = splits(tmp_path, "offset", queue="s", splitBytes="32000")
+    *found, last = [part.value.size for part in parts]
+    assert 28_000 <= min(found) <= max(found) <= 64_000
+    assert last <= 64_000
+    offsets = [row["offset"] for part in parts for row in rows(reader.read(part))]
+    assert offsets == list(range(350))
 
 
 @pytest.mark.parametrize("least", [1, 2, 3, 7])

@@ -4,7 +4,9 @@ comes once, in its order, and only the files that are needed are opened."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.kernel import Record
+from tailrace.kernel import Record, read_header
 from tailrace.log.fs import OsFileSystem
 from tailrace.queue.addresses import address_of
 from tests.spark.support import (
@@ -63,6 +65,7 @@ class Case:
     batches: list[list[Record]]
     options: dict[str, Any]
     truncated: float
+    removed: list[bool]  # which batches, again and again
     range: tuple[float, float]
     columns: list[str]
     split_bytes: int
@@ -83,6 +86,7 @@ cases = st.builds(
         }
     ),
     truncated=st.sampled_from([0.0, 0.0, 0.3]),
+    removed=st.just([False]) | st.lists(st.booleans(), min_size=1, max_size=5),
     range=st.tuples(st.floats(0, 1), st.floats(0, 1)) | st.just((0.0, 1.0)),
     columns=st.lists(st.sampled_from(NAMES), unique=True),
     split_bytes=st.sampled_from([1, 100, 500, 2_000, 1 << 20]),
@@ -99,9 +103,46 @@ def made(case: Case) -> Iterator[tuple[str, list[dict[str, Any]], int, int]]:
             for batch in case.batches:
                 log.append(batch)
             log.truncate_before(round(case.truncated * log.end_offset))
+        if any(case.removed):
+            remove_batches(segments(folder, "q"), case.removed)
+        with open_store(folder) as store:
+            stream = store.stream("q", **case.options)
+            log = stream.log
             first, last = case.bounds(log.start_offset, log.end_offset)
             expected = [as_row(message) for message in stream.read(first, last)]
         yield folder, expected, first, last
+
+
+def remove_batches(files: list[Path], removed: list[bool]) -> None:
+    """As other programs do who compact a log: jumps in the offsets are left, in segments and behind
+    them, and nothing that we have noted of it. A segment keeps the batch that it is named after,
+    and the last one is as it is."""
+    shutil.rmtree(files[0].parent / ".tailrace")
+    pattern = itertools.cycle(removed)
+    for file in files[:-1]:
+        data, kept, position = file.read_bytes(), b"", 0
+        while position < len(data):
+            size = read_header(data, position).size
+            if not position or not next(pattern):
+                kept += data[position : position + size]
+            position += size
+        file.write_bytes(kept)
+        for suffix in (".idx", ".tix"):
+            file.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def test_jumps_are_made(tmp_path: Path) -> None:
+    """By what the properties below use."""
+    fill(tmp_path, "s", 60)
+    files = segments(tmp_path, "s")
+    remove_batches(files, [True, False])
+    with open_store(tmp_path) as store:
+        found = [message.offset for message in store.stream("s").read()]
+    assert {int(file.stem) for file in files} < set(found)
+    assert len(found) < 45
+    assert found[-1] == 59
+    for size in ("300", "64MiB"):
+        assert column(read(tmp_path, "offset", queue="s", splitBytes=size), "offset") == found
 
 
 @settings(max_examples=25)

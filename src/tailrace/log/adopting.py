@@ -49,9 +49,10 @@ def is_adopted(log: Log, *, producer: str, sequence: int) -> bool:
     return log._writing().find(producer, sequence) is not None
 
 
-def pack_staged(log: Log, transaction: str, pieces: Sequence[Piece]) -> list[Piece]:
-    """Put small pieces of a transaction together, before they are adopted."""
-    return pack(log._fs, log._folder, transaction, pieces, log.options.segment_bytes)
+def pack_staged(log: Log, pieces: Sequence[Piece]) -> list[Piece]:
+    """Put small pieces of a transaction together, before they are adopted. Those that are given are
+    not to be used any more."""
+    return pack(log._fs, log._folder, pieces, log.options.segment_bytes)
 
 
 class _Move(NamedTuple):

@@ -139,9 +139,8 @@ def place(data: bytearray, base: int) -> int:
     return base
 
 
-def place_in_file(file: File, size: int, base: int) -> int:
-    """The same for a file."""
-    position = 0
+def place_in_file(file: File, size: int, base: int, position: int = 0) -> int:
+    """The same for a file, from a position on."""
     while position < size:
         header = file.pread(HEADER_SIZE, position)
         info = _whole(header, size - position)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from tailrace.errors import Corrupt
 from tailrace.kernel import Draft
-from tailrace.log.adoption import Piece, place
+from tailrace.log.adoption import Piece, place, place_in_file
 from tailrace.log.fs import File, FileSystem, read_exactly, remove_tree, write_all
 from tailrace.log.sidefiles import side_path
 
@@ -92,42 +92,55 @@ class Stage:
             self._file = None
 
 
-def pack(
-    fs: FileSystem, folder: str, transaction: str, pieces: Sequence[Piece], segment_bytes: int
-) -> list[Piece]:
-    """Copy small pieces together, so that none becomes a segment of its own; the order stays."""
-    packed: list[Piece] = []
-    small: list[Piece] = []
-
-    def join() -> None:
-        if small:
-            packed.append(_joined(fs, folder, transaction, small))
-            small.clear()
-
+def pack(fs: FileSystem, folder: str, pieces: Sequence[Piece], segment_bytes: int) -> list[Piece]:
+    """Copy small pieces to their neighbours, so that none becomes a segment of its own as long as
+    it fits into that of another; the order stays. Of any two that follow one another both are a
+    good part of a segment then, or together more than one."""
+    groups: list[list[Piece]] = []
+    size, small = 0, segment_bytes // 4
     for piece in pieces:
-        is_large = piece.size >= segment_bytes // 4
-        if is_large or sum(each.size for each in small) + piece.size > segment_bytes:
-            join()
-        (packed if is_large else small).append(piece)
-    join()
-    return packed
-
-
-def _joined(fs: FileSystem, folder: str, transaction: str, pieces: list[Piece]) -> Piece:
-    if len(pieces) == 1:
-        return pieces[0]
-    name = f"{transaction}/{secrets.token_hex(8)}.seg"
-    file = fs.open(staging_path(folder, name), write=True, create=True)
-    try:
-        size = records = 0
-        for piece in pieces:
-            write_all(file, read_placed(fs, folder, piece, records), size)
+        is_small = min(size, piece.size) < small
+        if groups and is_small and size + piece.size <= segment_bytes:
+            groups[-1].append(piece)
             size += piece.size
-            records += piece.records
+        else:
+            groups.append([piece])
+            size = piece.size
+    return [_joined(fs, folder, group) for group in groups]
+
+
+def _joined(fs: FileSystem, folder: str, pieces: list[Piece]) -> Piece:
+    """Copied behind the first, in its file: that is mostly the largest."""
+    first, others = pieces[0], pieces[1:]
+    if not others:
+        return first
+    size, records = first.size, first.records
+    file = fs.open(staging_path(folder, first.path), write=True)
+    try:
+        for piece in others:
+            copied = _copy(fs, staging_path(folder, piece.path), piece.size, file, size)
+            check_whole(piece, copied, piece.records)
+            behind = place_in_file(file, size + piece.size, records, size)
+            check_whole(piece, copied, behind - records)
+            size += piece.size
+            records = behind
         file.sync()
     finally:
         file.close()
-    return Piece(name, size, records, max(piece.max_timestamp for piece in pieces))
+    return Piece(first.path, size, records, max(piece.max_timestamp for piece in pieces))
+
+
+def _copy(fs: FileSystem, path: str, size: int, target: File, position: int) -> int:
+    """Not all of it at once: it may be most of a segment. How much there was."""
+    copied = 0
+    file = fs.open(path)
+    try:
+        while part := read_exactly(file, min(_AT_ONCE, size - copied), copied):
+            write_all(target, part, position + copied)
+            copied += len(part)
+    finally:
+        file.close()
+    return copied
 
 
 def read_placed(fs: FileSystem, folder: str, piece: Piece, base: int) -> bytearray:

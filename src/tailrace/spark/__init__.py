@@ -6,8 +6,11 @@ that do not look.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +34,8 @@ def local_session(master: str | None = None, conf: Mapping[str, str] | None = No
 
 def register(spark: SparkSession) -> None:
     """Make `format("tailrace")` known to a session. Harmless where it is."""
-    from tailrace.spark.source import TailraceSource
+    with _extra():
+        from tailrace.spark.source import TailraceSource
 
     _register(spark, TailraceSource)
 
@@ -48,7 +52,8 @@ def _register(spark: SparkSession, source: Any) -> None:
 
 def table(spark: SparkSession, path: str, queue: str) -> Table:
     """A queue of the store in `path`, to say more about, and then `df()`."""
-    from tailrace.spark.builder import Table
+    with _extra():
+        from tailrace.spark.builder import Table
 
     return Table(spark, path, queue)
 
@@ -59,6 +64,19 @@ def views(spark: SparkSession, path: str, *, headers: bool = False) -> list[str]
     With `headers` they have that column, too. Spark tells no source which columns a query needs, so
     it is decoded for every query then.
     """
-    from tailrace.spark.builder import make_views
+    with _extra():
+        from tailrace.spark.builder import make_views
 
     return make_views(spark, path, headers=headers)
+
+
+@contextlib.contextmanager
+def _extra() -> Iterator[None]:
+    """Imports of what comes with the extra: whoever does not have it is told how to get it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("pyspark", "pyarrow"):
+            raise
+        raise TailraceError(f"{missing} is missing: pip install 'tailrace[spark]'") from None

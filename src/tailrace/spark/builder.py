@@ -48,7 +48,8 @@ class Table:
         return self._with(startingTimestamp=_moment(when, "since"), exactTimestamps="true")
 
     def until(self, when: str | int | datetime) -> Table:
-        """Only messages from before then."""
+        """Only messages from before then, up to the first that is not: where times go back, older
+        ones behind that are left out."""
         return self._with(endingTimestamp=_moment(when, "until"), exactTimestamps="true")
 
     def offsets(self, first: int | None = None, last: int | None = None) -> Table:

@@ -111,12 +111,14 @@ def cut(log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int)
 
 
 def pack(ranges: Iterator[Range], split_bytes: int) -> list[Split]:
-    """Small ranges together. Those that follow one another become one."""
+    """Ranges together, until they are about `split_bytes` or more, and at most twice as much: what
+    is left of each segment is no task of its own. Those that follow one another become one."""
+    enough = split_bytes - split_bytes // 8  # segments are a little smaller than they may be
     splits: list[Split] = []
     current: list[Range] = []
     size = 0
     for part in ranges:
-        if current and size + part.size > split_bytes:
+        if current and (size >= enough or size + part.size > 2 * split_bytes):
             splits.append(Split(tuple(current)))
             current, size = [], 0
         last = current[-1] if current else None
@@ -146,7 +148,7 @@ def read(
         decoder = Decoder(part.queue, projection, rows)
         with place.log(part.queue, part.incarnation) as log:
             if log is None:
-                raise unseen(place, part)
+                raise unseen(place.folder(part.queue))
             position = part.first
             while position < part.last:
                 try:
@@ -167,10 +169,10 @@ def behind(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bo
     return error.low
 
 
-def unseen(place: Place, part: Range) -> ConfigError:
-    folder = place.folder(part.queue)
+def unseen(path: str) -> ConfigError:
+    """Of a file, or a folder, that another machine sees."""
     return ConfigError(
-        f"path: {folder} cannot be seen on {socket.gethostname()}: driver and executors have to "
+        f"path: {path} cannot be seen on {socket.gethostname()}: driver and executors have to "
         "see the store under the same path"
     )
 

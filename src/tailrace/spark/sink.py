@@ -11,11 +11,12 @@ A job that writes to several queues has that in each of them, one after the othe
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute
@@ -31,14 +32,14 @@ from tailrace.log.adoption import Piece
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
-from tailrace.log.staging import Stage, discard
+from tailrace.log.staging import Stage, discard, staging_path, sweep
 from tailrace.queue.names import check_name, to_component
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
 from tailrace.queue.topics import Bindings, check_topic
 from tailrace.spark.encoding import IGNORED, Encoder, check_schema
 from tailrace.spark.options import SinkOptions
-from tailrace.spark.planning import Place
+from tailrace.spark.planning import Place, unseen
 from tailrace.spark.versions import HAS_ARROW_STREAMS, StreamArrowWriter
 from tailrace.spark.workers import settle
 
@@ -75,9 +76,12 @@ class Staged(WriterCommitMessage):
 class _Writer:
     """What both writers do. Pickled on its way to the tasks."""
 
+    _MODE: ClassVar = "mode"
+    _APPEND: ClassVar = 'write with mode("append")'
+
     def __init__(self, options: SinkOptions, schema: Any, *, overwrite: bool) -> None:
         if overwrite:
-            raise ConfigError('mode: a queue is only appended to; write with mode("append")')
+            raise ConfigError(f"{self._MODE}: a queue is only appended to; {self._APPEND}")
         self._options = options
         self._columns = check_schema(schema)
         self._schema = schema
@@ -102,7 +106,10 @@ class _Writer:
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         place = Place(self._options.path)
-        routes = _Routes(self._options, place.queues())
+        there = place.queues()
+        if self._options.queue is not None and self._options.queue not in there:
+            raise unseen(place.folder(self._options.queue))  # the driver has seen it
+        routes = _Routes(self._options, there)
         staged = Staged(transaction, partition)
         stages: dict[str, _Staging] = {}
         try:
@@ -147,13 +154,16 @@ class _Writer:
                     _take_in(store, name, by_queue[name], transaction)
 
     def _discard(self, messages: list[Any]) -> None:
-        """What is left of a transaction that is done, or given up."""
+        """What is left of a transaction that is done, or given up; and what others have left there
+        long ago. Nobody else may look after this store."""
         place = Place(self._options.path)
         fs = OsFileSystem()
-        for each in messages:
-            if isinstance(each, Staged):
-                for name in each.pieces:
-                    discard(fs, place.folder(name), each.transaction.name)
+        staged = [each for each in messages if isinstance(each, Staged)]
+        for each in staged:
+            for name in each.pieces:
+                discard(fs, place.folder(name), each.transaction.name)
+        for name in {name for each in staged for name in each.pieces}:
+            sweep(fs, place.folder(name), time.time_ns() // 1_000_000)
 
 
 def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transaction) -> None:
@@ -162,9 +172,20 @@ def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transact
     if not is_adopted(log, producer=producer, sequence=sequence):
         records = sum(piece.records for piece in pieces)
         queue.admit(queue.settings, records, block=False)
-        packed = pack_staged(log, transaction.name, pieces)
+        missing = _missing(store.layout.segments(name), pieces)
+        if missing is not None:
+            if is_adopted(log, producer=producer, sequence=sequence):
+                return  # somebody else has done it meanwhile, and cleared up
+            raise unseen(missing)
+        packed = pack_staged(log, pieces)
         adopt(log, packed, producer=producer, sequence=sequence).wait()
         hooks.count("published", records, name)
+
+
+def _missing(folder: str, pieces: list[Piece]) -> str | None:
+    """A file that is not there: executors that see another folder have written to that."""
+    paths = (staging_path(folder, piece.path) for piece in pieces)
+    return next((path for path in paths if not os.path.exists(path)), None)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -191,6 +212,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 class StreamWriter(_Writer, StreamArrowWriter):  # type: ignore[misc]
     """`df.writeStream`. The transaction is the query's batch."""
+
+    _MODE: ClassVar = "outputMode"
+    _APPEND: ClassVar = (
+        'write with outputMode("append"), for which aggregates need a watermark; or with '
+        "foreachBatch, and txnId and txnVersion"
+    )
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         context: Any = TaskContext.get()

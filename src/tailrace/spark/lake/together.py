@@ -179,7 +179,7 @@ def read(
     position = part.first
     with place.log(part.queue, part.incarnation) as log:
         if log is None:
-            raise unseen(place, part)
+            raise unseen(place.folder(part.queue))
         while position < part.last:
             try:
                 decoder.position = position
