@@ -16,6 +16,7 @@ from tailrace.log.retention import VacuumReport
 from tailrace.queue import retaining
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.depth import Depth
+from tailrace.queue.handles import QueueLog
 from tailrace.queue.dropped import Dropping, dropping
 from tailrace.queue.outlook import Outlook, lifetime_ms
 from tailrace.queue.publishing import Publishing
@@ -100,7 +101,7 @@ class Roomy(Publishing):
                 if excess > 0:
                     dropped = max(dropped, group.drop_ready(end, excess))
         if not depths:
-            dropped = self._drop_from_front(log, count, end)
+            dropped = self._drop_from_front(log, count)
             hooks.count("dropped", dropped, self.name)
         if dropped:
             logger.info(
@@ -111,11 +112,12 @@ class Roomy(Publishing):
             )
         return dropped
 
-    def _drop_from_front(self, log: Log, count: int, end: int) -> int:
+    def _drop_from_front(self, log: QueueLog, count: int) -> int:
         """What has expired goes along, and does not count."""
-        floor = retaining.archived_floor(self._store.look, self.settings, start_now(log))
-        end = end if floor is None else min(end, floor)
         with self._dropping() as counting:
+            end = log.exact_end()  # others may have dropped all that we knew of
+            floor = retaining.archived_floor(self._store.look, self.settings, start_now(log))
+            end = end if floor is None else min(end, floor)
             dropped, upto = 0, log.start_offset
             while dropped < count and upto < end:
                 dropped += upto not in self._lapsed
