@@ -16,8 +16,8 @@ from tailrace.log.retention import VacuumReport
 from tailrace.queue import retaining
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.depth import Depth
-from tailrace.queue.handles import QueueLog
 from tailrace.queue.dropped import Dropping, dropping
+from tailrace.queue.handles import QueueLog
 from tailrace.queue.outlook import Outlook, lifetime_ms
 from tailrace.queue.publishing import Publishing
 from tailrace.queue.scanning import SCAN_MOST
