@@ -12,7 +12,7 @@ from tailrace import Queue, Store
 from tailrace.kernel import NONE, S2
 from tailrace.queue.handles import _LIVE
 from tailrace.queue.settings import LOG_OPTIONS
-from tests.log.helpers import WAIT
+from tests.log.helpers import WAIT, eventually
 from tests.queue.conftest import OpenStore
 from tests.queue.support import FAST, another_process, drain, numbers, one, values
 
@@ -48,10 +48,16 @@ def test_auto_commit_interval_of_one_who_waits(
     stream = store.stream("s", auto_commit_interval="1h")
     stream.publish(b"x")
     consumer = stream.consumer("w")
-    assert values(consumer.receive()) == [b"x"]
-    thread = threading.Thread(target=lambda: consumer.receive(wait=None))
+    got: list[bytes | None] = []
+
+    def receive() -> None:
+        got.extend(values(consumer.receive()))
+        consumer.receive(wait=None)
+
+    thread = threading.Thread(target=receive)
     thread.start()
     try:
+        eventually(lambda: got == [b"x"])
         change(tmp_path, "s", "auto_commit_interval='1ms'")
         deadline = threading.Event()
         for _ in range(int(WAIT / 0.02)):

@@ -452,7 +452,7 @@ def test_groups_and_delayed_messages_count_too(tmp_path: Path, delivers: bool) -
         before = open_files()
         for number in range(20):
             queue = used.queue(f"q{number}")
-            queue.publish(b"x", delay=5 if number % 2 else 3600)
+            queue.publish(b"x", delay=50 if number % 2 else 3600)
             for group in range(5):
                 queue.consumer(f"g{group}").close()
         eventually(lambda: sum(queue.files for queue in used.queues()) < 300)
