@@ -3,9 +3,9 @@
 The log: a child process appends batches and reports each one that was acknowledged. In the middle
 of its work it is killed with SIGKILL. The parent opens what is left, reads it all, and compares.
 
-The queue: of two workers one is killed while it holds messages, and they come back to the other. A
-message that fails each time goes to the dead letters, from which it returns when the mistake is
-mended.
+The queue: two workers share it. One of them is killed in the middle, with messages in its hands;
+the other goes on, and gets them. A message that fails each time goes to the dead letters, from
+which it returns when the mistake is mended.
 
 The pipeline: sales in a stream are plotted, summed up by SQL into another queue, archived to
 Parquet, and asked for with SQL, live and archived ones as one table. What needs Spark is left out
@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,8 +43,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BATCH = 100
-ORDERS = 1_000
+ORDERS = 20_000
 PREFETCH = 50
+HANGS_AFTER = 30  # batches of one worker, while the other does as much
+PATIENCE_S = 2.0
 SALES = 300_000
 COUNTRIES = ("de", "fr", "pl")
 CONFIGURATION = """\
@@ -89,6 +91,10 @@ def check(condition: bool, promise: str) -> None:
         raise SystemExit(1)
 
 
+def _bar() -> Progress:
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
 def size_of(folder: Path) -> str:
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return f"{size / 1e6:,.1f} MB"
@@ -128,7 +134,7 @@ def run_and_kill(folder: Path, seconds: float) -> list[range]:
     return acknowledged
 
 
-def show_log(folder: Path, seconds: float) -> None:
+def show_log(folder: Path, seconds: float) -> list[str]:
     console.print(f"\n[bold]A log[/] in {folder}\n")
 
     with step("append, then kill -9") as outcome:
@@ -178,72 +184,149 @@ def show_log(folder: Path, seconds: float) -> None:
         [final] = again.read(again.end_offset - 1)
         check(final.value == b"and on it goes", "what was durable stays")
         outcome.append(f"offset {final.offset:,}, as it was appended")
+    promised = sum(map(len, acknowledged))
+    return [
+        f"a log kept all of {promised:,} records that it had acknowledged, through two kill -9",
+        "its offsets rise, are never used again, and are found by their time",
+    ]
 
 
 # --- the queue ------------------------------------------------------------------------------
 
 
-def take_and_hang(folder: Path) -> None:
-    """The worker that is killed: it takes messages, says so, and settles none."""
-    with tailrace.open(folder) as store:
-        messages = store.queue("orders").consumer(group="shipping").receive(PREFETCH, wait=60.0)
-        os.write(sys.stdout.fileno(), b"%d\n" % len(messages))
-        time.sleep(3600)
-
-
-def kill_a_worker(folder: Path) -> int:
-    """How many messages a worker held when it was killed."""
-    command = [sys.executable, __file__, "--worker", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
-        assert worker.stdout is not None
-        held = int(worker.stdout.readline())
-        worker.kill()
-    return held
-
-
 class Shipping:
-    """The application: it counts what it has shipped, and cannot ship one of the orders yet."""
+    """The application: it cannot ship one of the orders until that is mended."""
 
-    def __init__(self) -> None:
-        self.shipped: Counter[bytes | None] = Counter()
-        self.seen_before = 0
-        self.is_mended = False
+    def __init__(self, consumer: tailrace.Consumer, *, is_mended: bool = False) -> None:
+        self._consumer = consumer
+        self._is_mended = is_mended
 
-    def work(self, consumer: tailrace.Consumer) -> None:
-        """Ship until nothing is left that could be tried once more."""
-        while messages := consumer.receive(100, wait=1.0):
-            for message in messages:
-                self.seen_before += message.delivery_count > 1
-                with suppress(LookupError), message:  # acks, or gives it back if the block raises
-                    self.ship(message.value)
+    def batches(self) -> Iterator[list[int]]:
+        """Ship until nothing is left that could be tried once more: numbers, once it is sure that
+        nobody else gets these orders."""
+        while messages := self._consumer.receive(PREFETCH, wait=PATIENCE_S):
+            done = [message for message in messages if self._can_ship(message)]
+            self._consumer.ack(done)
+            self._consumer.nack([message for message in messages if not self._can_ship(message)])
+            yield [number_of(message) for message in done]
 
-    def ship(self, order: bytes | None) -> None:
-        if order == value_of(POISON) and not self.is_mended:
-            raise LookupError("its address cannot be read")
-        self.shipped[order] += 1
+    def _can_ship(self, order: tailrace.Message) -> bool:
+        return self._is_mended or order.value != value_of(POISON)
 
 
-def show_queue(folder: Path) -> None:
+def number_of(order: tailrace.Message) -> int:
+    return int((order.value or b"").split()[1])
+
+
+def work(folder: Path, hangs_after: int | None) -> None:
+    """A worker: it ships when it is told to begin, and reports what. One of them hangs after some
+    batches, with orders in its hands."""
+    with tailrace.open(folder) as store:
+        consumer = store.queue("orders").consumer(group="shipping")
+        _report("ready")
+        sys.stdin.readline()
+        for count, numbers in enumerate(Shipping(consumer).batches(), 1):
+            _report("shipped", *numbers)
+            if count == hangs_after:
+                held = consumer.receive(PREFETCH, wait=PATIENCE_S)
+                _report("holds", *map(number_of, held))
+                time.sleep(3600)
+
+
+def _report(*words: object) -> None:
+    print(*words, flush=True)
+
+
+class Worker:
+    """A worker in a process of its own, as its parent sees it."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        command = [sys.executable, __file__, "--worker", str(folder), *options]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.shipped: list[int] = []
+        self.held: list[int] = []
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def wait_until_ready(self) -> None:
+        assert self._process.stdout is not None
+        check(self._process.stdout.readline() == "ready\n", "a worker begins")
+
+    def begin(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def follow(self) -> Iterator[int]:
+        """Until it ends or hangs: how many orders it has shipped, each time it says so."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said, *numbers = line.split()
+            if said == "holds":
+                self.held = [*map(int, numbers)]
+                return
+            self.shipped += map(int, numbers)
+            yield len(numbers)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def publish_orders(orders: tailrace.Queue) -> None:
+    with _bar() as progress:
+        bar = progress.add_task("  orders", total=ORDERS)
+        for first in range(0, ORDERS, BATCH):
+            orders.publish_many([value_of(number) for number in range(first, first + BATCH)])
+            progress.advance(bar, BATCH)
+
+
+def run_two_and_kill_one(folder: Path) -> tuple[Worker, Worker]:
+    """Both work at the same time, until one of them is killed. The other one goes on to the end."""
+    with (
+        Worker(folder) as ada,
+        Worker(folder, "--hangs-after", str(HANGS_AFTER)) as ben,
+        _bar() as progress,
+    ):
+        for worker in (ada, ben):
+            worker.wait_until_ready()
+        bar = progress.add_task("  shipping", total=ORDERS)
+        for worker in (ada, ben):
+            worker.begin()
+        for shipped in ben.follow():
+            progress.advance(bar, shipped)
+        ben.kill()
+        for shipped in ada.follow():
+            progress.advance(bar, shipped)
+    return ada, ben
+
+
+def show_queue(folder: Path) -> list[str]:
     console.print(f"\n[bold]A queue[/] in {folder}\n")
-    shipping = Shipping()
     retry = {"max_retries": 2, "initial_backoff": "50ms", "max_backoff": "200ms"}
     with tailrace.open(folder) as store:
         orders = store.queue("orders", retry=retry)
         with step("publish") as outcome:
-            orders.publish_many([value_of(number) for number in range(ORDERS)])
+            publish_orders(orders)
             outcome.append(f"{ORDERS:,} orders")
 
-        with step("a worker, then kill -9") as outcome:
-            held = kill_a_worker(folder)
-            check(orders.pending("shipping") != [], "what it held is not lost with it")
-            outcome.append(f"{held} orders were in its hands")
+        with step("two workers, kill -9 one") as outcome:
+            ada, ben = run_two_and_kill_one(folder)
+            check(bool(ben.held), "both work at the same time")
+            outcome.append(f"{len(ben.held)} orders were in its hands")
 
-        consumer = orders.consumer(group="shipping")
-        with step("another worker") as outcome:
-            shipping.work(consumer)
-            check(shipping.seen_before >= held, "what a dead worker held comes back")
-            check(max(shipping.shipped.values()) == 1, "what was acknowledged does not come back")
-            outcome.append(f"{shipping.shipped.total():,} shipped, {held} of them came back")
+        with step("the other one goes on") as outcome:
+            shipped = Counter(ada.shipped + ben.shipped)
+            check(set(ben.held) - {POISON} <= set(ada.shipped), "what a dead one held comes back")
+            check(set(shipped) == {*range(ORDERS)} - {POISON}, "nothing is lost")
+            check(max(shipped.values()) == 1, "what was acknowledged does not come back")
+            outcome.append(f"shipped {len(ada.shipped):,} beside {len(ben.shipped):,}")
 
         with step("the one that always fails") as outcome:
             [letter] = store.dead("orders")
@@ -252,12 +335,17 @@ def show_queue(folder: Path) -> None:
             outcome.append(f"is a dead letter after {tries} tries")
 
         with step("mend it, then redrive") as outcome:
-            shipping.is_mended = True
             store.redrive("orders")
-            shipping.work(consumer)
+            mended = Shipping(orders.consumer(group="shipping"), is_mended=True)
+            shipped.update(number for numbers in mended.batches() for number in numbers)
             check(store.dead("orders") == [], "what is redriven is no dead letter any more")
-            check(len(shipping.shipped) == shipping.shipped.total() == ORDERS, "each once")
+            check(len(shipped) == shipped.total() == ORDERS, "each once")
             outcome.append(f"all {ORDERS:,} shipped, each once")
+    return [
+        f"a worker was killed with {len(ben.held)} orders in its hands, and the other one got them",
+        f"all of {ORDERS:,} orders were shipped, and each of them once",
+        "what always fails is set aside with the reason, and comes back when it is mended",
+    ]
 
 
 # --- the pipeline ---------------------------------------------------------------------------
@@ -284,10 +372,6 @@ def has_spark() -> bool:
     return java and importlib.util.find_spec("pyspark") is not None
 
 
-def _bar() -> Progress:
-    return Progress(console=console, transient=True, disable=not console.is_terminal)
-
-
 def publish_sales(folder: Path) -> dict[str, int]:
     """What was sold in each country."""
     total = dict.fromkeys(COUNTRIES, 0)
@@ -305,7 +389,7 @@ def publish_sales(folder: Path) -> dict[str, int]:
     return total
 
 
-def show_pipeline(folder: Path) -> None:
+def show_pipeline(folder: Path) -> list[str]:
     console.print(f"\n[bold]A pipeline[/] over a stream in {folder / 'store'}\n")
     with step("publish") as outcome:
         total = publish_sales(folder / "store")
@@ -315,6 +399,7 @@ def show_pipeline(folder: Path) -> None:
         run(folder, "spark", "stats", "sales", "--plot", "sales.html")
         outcome.append("sales.html")
 
+    kept = []
     is_with_spark = has_spark()
     if is_with_spark:
         (folder / "tailrace.yaml").write_text(CONFIGURATION)
@@ -327,12 +412,16 @@ def show_pipeline(folder: Path) -> None:
                 }
             check(written == total, "each sale counts, and counts once")
             outcome.append(", ".join(f"{name} {sold:,}" for name, sold in written.items()))
+        kept.append(f"SQL on a stream counted each of {SALES:,} sales once, into another queue")
 
     with step("archive full segments") as outcome:
         words = ("archive", "sales", "--to", "lake/sales", "--partition-by", "date")
         report = json.loads(run(folder, *words, "--delete", "--json"))
         outcome.append(f"{report['rows']:,} sales, {report['bytes'] / 1e6:.1f} MB of Parquet")
         check(report["deleted_segments"] > 0, "what is verified in the archive may go")
+    kept.append(
+        f"{report['rows']:,} sales went to Parquet, and from the log when that was verified"
+    )
 
     if is_with_spark:
         with step("ask for all of them") as outcome:
@@ -340,8 +429,10 @@ def show_pipeline(folder: Path) -> None:
             found = json.loads(run(folder, "sql", "--include-archive", "--json", statement))
             check(found == {"sales": SALES, "offsets": SALES}, "none twice, and none missing")
             outcome.append(f"{found['sales']:,}, live and archived")
+        kept.append("live and archived sales are one table: none twice, and none missing")
     else:
         console.print("  left out: what needs Spark (pip install 'tailrace[spark]', and Java 17)")
+    return kept
 
 
 # --- all of it --------------------------------------------------------------------------------
@@ -349,10 +440,13 @@ def show_pipeline(folder: Path) -> None:
 
 def show(folder: Path, seconds: float) -> None:
     console.print(f"\n[bold]tailrace {tailrace.__version__}[/]")
-    show_log(folder / "log", seconds)
-    show_queue(folder / "store")
-    show_pipeline(folder)
-    console.print(f"\n  Every promise kept. {size_of(folder)} in {folder}:\n", soft_wrap=True)
+    kept = show_log(folder / "log", seconds)
+    kept += show_queue(folder / "store")
+    kept += show_pipeline(folder)
+    console.print("\n  Every promise kept:\n")
+    for promise in kept:
+        console.print(f"  [green]✓[/] {promise}", soft_wrap=True)
+    console.print(f"\n  {size_of(folder)} in {folder}:\n", soft_wrap=True)
     for name, what in WHERE.items():
         if (folder / name).exists():
             console.print(f"    {name:<15} {what}")
@@ -365,11 +459,12 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write here, and keep it")
     parser.add_argument("--writer", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--hangs-after", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.writer is not None:
         write_until_killed(arguments.writer)
     elif arguments.worker is not None:
-        take_and_hang(arguments.worker)
+        work(arguments.worker, arguments.hangs_after)
     elif arguments.keep is not None:
         if arguments.keep.exists() and any(arguments.keep.iterdir()):
             parser.error(f"{arguments.keep} is not empty")

@@ -26,7 +26,7 @@ TIMEOUT_S = 280  # Spark takes its time where others use the machine, too
 PYTHON = [sys.executable, "-u", "-W", "error::ResourceWarning"]
 
 
-def run(name: str, *arguments: Path, env: dict[str, str] | None = None) -> str:
+def run(name: str, *arguments: Path | str, env: dict[str, str] | None = None) -> str:
     """What an example prints. It says nothing on stderr, where leaks would be reported, too."""
     command = [*PYTHON, str(EXAMPLES / name), *map(str, arguments)]
     done = subprocess.run(
@@ -68,6 +68,30 @@ def test_it_runs_in_a_folder_of_its_own(
     monkeypatch.chdir(here)
     assert run(path.name, env={**os.environ, "TMPDIR": str(scratch)})
     assert [*here.iterdir(), *scratch.iterdir()] == []
+
+
+def test_demo_without_java(tmp_path: Path) -> None:
+    """It shows what needs no Spark, says what it has shown, and where that is."""
+    folder = tmp_path / "kept"
+    env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    printed = run(
+        "demo.py", "--seconds", "0.2", "--keep", str(folder), env={**env, "PATH": str(tmp_path)}
+    )
+    assert "left out: what needs Spark" in printed
+    shown, _, summary = printed.partition("Every promise kept:")
+    assert re.search(r"two workers, kill -9 one +\d+ orders were in its hands", shown)
+    promises = re.findall("✓ (.+)", summary)
+    assert len(promises) == 6
+    assert re.match(r"a log kept all of [\d,]+ records that it had acknowledged", promises[0])
+    assert promises[3] == "all of 20,000 orders were shipped, and each of them once"
+    assert "went to Parquet" in promises[-1]
+    for name in ("log", "store", "lake/sales", "sales.html"):
+        assert re.search(rf"^    {name} +\w", summary, re.MULTILINE)
+        assert (folder / name).exists()
+    with tailrace.open(folder / "store") as store:
+        [group] = store.queue("orders").groups()
+        assert (group.pending, group.lag) == (0, 0)
+        assert store.dead("orders") == []
 
 
 def test_every_example_is_documented() -> None:

@@ -27,6 +27,15 @@ pipelines:
     to: {path: lake}
     trigger: 1m
 """
+WITH_SCHEMA = """\
+pipelines:
+  - name: copy
+    from: orders
+    to: copied
+    format: avro
+    schema_file: schemas/orders.avsc
+    sql: SELECT * FROM orders
+"""
 SLOW = """\
 pipelines:
   - name: slow
@@ -72,6 +81,10 @@ def test_what_is_wrong_is_one_line(shell: Shell) -> None:
     assert "exclude each other" in shell("pipeline", "run", "copy", *both).stderr
     (shell.folder / "tailrace.yaml").write_text("queues: []\n")
     assert "there are no pipelines" in shell.refused("pipeline", "list")
+    (shell.folder / "tailrace.yaml").write_text(WITH_SCHEMA)
+    said = shell.refused("pipeline", "run", "copy")
+    assert "tailrace.yaml:6: pipelines[0].schema_file: " in said
+    assert said.endswith("orders.avsc: No such file or directory")
     (shell.folder / "tailrace.yaml").write_text("pipelines: [{name: a}]\n")
     assert "tailrace.yaml:1: pipelines[0].from: it is missing" in shell.refused("pipeline", "list")
 

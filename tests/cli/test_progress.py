@@ -98,6 +98,34 @@ def test_a_backup_and_what_is_made_of_it(shell: Shell, queue: str, form: list[st
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
+def test_an_archive_and_what_comes_back_of_it(shell: Shell, form: list[str]) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
+    with tailrace.open(shell.store, upkeep=False, flush="async") as store:
+        events = store.stream("events", segment_bytes=2_000, compression="none")
+        for number in range(200):
+            events.publish(b"%d" % number)
+    archive = ["archive", "events", "--to", "lake"]
+    restore = ["restore", "events", "--from", "lake"]
+    for arguments, label in (([*archive, "--delete"], "archive events"), (restore, "restore")):
+        written, shown = watched(shell, *arguments, *form)
+        assert BAR in shown
+        assert label in shown
+        assert BAR not in written
+        assert written.startswith("{" if form else "events: ")
+        if form:
+            assert json.loads(written)["type"] == "report"
+    shell.ok("archive", "events", "--release")
+    assert shell(*archive, *form).stderr == ""
+    with tailrace.open(shell.store, upkeep=False) as store:
+        events = store.stream("events")
+        assert events.log.start_offset == 0
+        events.log.truncate_before(150)
+        events.log.vacuum()
+        assert events.log.start_offset > 100
+    assert shell(*restore, *form).stderr == ""
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
 def test_jobs(shell: Shell, queue: str, form: list[str]) -> None:
     for job in (["verify"], ["reindex"], ["stats", queue]):
         written, shown = watched(shell, "spark", *job, *form)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tailrace
+from tailrace.log.fs import OsFileSystem
+from tailrace.queue.offline.verify import verify_store
 from tests.cli.conftest import Shell, command
 
 pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
@@ -174,3 +179,67 @@ def test_an_interrupt_leaves_nothing(shell: Shell) -> None:
     first = offsets(shell)[0]
     assert first == (0 if process.returncode == 0 else 1500)
     assert not list(staging.glob("*"))
+
+
+MANY = 20_000
+KILLS = 4
+
+
+def prepare_many(shell: Shell, count: int) -> None:
+    """Enough for a restore that takes a while: it has a hundred segments to bring back."""
+    values = [(f"k{number % 7}", b"%d " % number + b"." * 90) for number in range(count)]
+    with tailrace.open(shell.store, upkeep=False, flush="async") as store:
+        made = store.stream("q", segment_bytes=20_000, compression="none")
+        for first in range(0, count, 50):
+            made.publish_many(values[first : first + 50])
+        made.log.flush()
+        folder, incarnation = shell.folder / "archive", made.settings.incarnation
+        steps = [(first, first + 2_000) for first in range(0, count, 2_000)]
+        make_archive(folder, made.log, steps, queue="q", incarnation=incarnation, row_group=1_000)
+
+
+def killed(shell: Shell, staging: Path, after: float) -> bool:
+    """Was a restore killed, so long after it had begun to write?"""
+    with shell.started("restore", "q", "--from", "archive") as process:
+        while process.poll() is None and not list(staging.glob("*/*.seg")):
+            time.sleep(0.001)
+        time.sleep(after)
+        process.kill()
+        process.communicate(timeout=60)
+    return process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("left", [0, MANY // 4], ids=["all is gone", "some are left"])
+def test_it_is_killed(shell: Shell, left: int) -> None:
+    """With kill -9, at some moment: all is back or nothing is, the log is whole, and the next one
+    completes it."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    prepare_many(shell, MANY)
+    staging = shell.store / "queue/queues/q/segments/.tailrace/staging"
+    kills = 0
+    for _ in range(2 * KILLS):
+        with tailrace.open(shell.store, upkeep=False) as store:
+            log = store.stream("q").log
+            log.truncate_before(MANY - left)
+            log.vacuum()
+            start = log.start_offset
+        assert start > MANY // 2
+        after = chance.uniform(0, 0.6) if kills else 0.0  # it may have ended by then
+        kills += killed(shell, staging, after)
+        assert verify_store(OsFileSystem(), str(shell.store / "queue")).ok
+        with tailrace.open(shell.store, upkeep=False) as store:
+            log = store.stream("q").log
+            assert (log.start_offset, log.end_offset) in ((0, MANY), (start, MANY))
+            was_done = log.start_offset == 0
+        again = shell("restore", "q", "--from", "archive")
+        assert again.returncode == (2 if was_done else 0), again.stderr
+        assert not was_done or "nothing to restore" in again.stderr
+        assert verify_store(OsFileSystem(), str(shell.store / "queue")).ok
+        with tailrace.open(shell.store, upkeep=False) as store:
+            numbers = [int((m.value or b"").split()[0]) for m in store.stream("q").read()]
+        assert numbers == list(range(MANY))
+        if kills == KILLS:
+            break
+    assert kills

@@ -76,6 +76,39 @@ def test_whoever_has_the_store_open_archives(tmp_path: Path) -> None:
     assert int(files[-1].stem.partition("-")[2]) >= start
 
 
+def test_one_that_fails_is_logged_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
+    (tmp_path / "file").write_text("no folder")
+    path = tmp_path / "tailrace.yaml"
+    path.write_text(
+        "queues:\n"
+        "- {name: broken, type: stream, archive: {to: file/lake, every: 50ms}}\n"
+        "- {name: events, type: stream, archive: {to: lake, every: 50ms}}\n"
+    )
+    small = {"segment_bytes": 2_000, "compression": "none", "flush": "async"}
+    with (
+        caplog.at_level(logging.WARNING, "tailrace"),
+        tailrace.open(tmp_path / "data", config=path, **small) as store,
+    ):
+        for name in ("broken", "events"):
+            for number in range(200):
+                store.stream(name).publish(b"value %d" % number)
+
+        def said() -> list[str]:
+            return [record.getMessage() for record in caplog.records]
+
+        deadline = time.monotonic() + WAIT
+        while not (said() and any((tmp_path / "lake").glob("*.parquet"))):
+            assert time.monotonic() < deadline, said()
+            time.sleep(0.05)
+        assert store.stream("broken").log.start_offset == 0
+    assert all("archiving of broken" in each for each in said()), said()
+    assert "file/lake" in caplog.text
+    assert (tmp_path / "file").read_text() == "no folder"
+
+
 def test_without_pyarrow_a_warning_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -268,6 +268,25 @@ def test_of_several_queues(tmp_path: Path) -> None:
     assert sorted(rows, key=lambda row: (row["queue"], row["offset"])) == expected
 
 
+def test_the_folder_is_known_from_archiving(tmp_path: Path) -> None:
+    """A queue that was archived remembers where, and nobody need name it."""
+    from tests.spark.lake.support import put
+
+    path = tmp_path / "store"
+    fill(path, QUEUE, 200)
+    with open_store(path) as store:
+        queue = store.get(QUEUE)
+        assert put(store, queue, tmp_path / "archive", delete=True).rows > 50
+        assert queue.log.start_offset > 50
+    found = rows_of(path, "offset", includeArchive="true")
+    assert [row["offset"] for row in found] == list(range(200))
+    shutil.move(tmp_path / "archive", tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="there is no archive in"):
+        rows_of(path, "offset", includeArchive="true")
+    named = {"includeArchive": "true", "archive": str(tmp_path / "elsewhere")}
+    assert len(rows_of(path, "offset", **named)) == 200
+
+
 def test_with_spark(spark: Any, tmp_path: Path) -> None:
     from tailrace.spark import table
     from tailrace.spark.statements import query

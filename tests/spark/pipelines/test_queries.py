@@ -99,6 +99,7 @@ def test_joins_with_files_and_other_queues(spark: Any, place: Place) -> None:
     plate = {"item": "plate", "price": 4.0, "colour": None, "name": None, "paid": 5}
     assert place.documents("out") == [cup, plate]
     assert list(place.reasons("payments")) == [b"{"]
+    assert place.reasons("people") == {}  # it is read at each start: they are left out
     assert run.status.offsets == {"events": 2, "payments": 3}
 
 
