@@ -67,6 +67,7 @@ def test_a_range(shell: Shell) -> None:
     ("arguments", "says"),
     [
         (["--from", "nowhere"], "there is no archive"),
+        (["--from", "s3://bucket/lake"], "is an address"),
         (["--from", "archive", "--end", "20"], "--end 50"),
         (["--from", "archive", "--until", str(T0)], "--end 50"),
         (["--from", "archive", "--start", "50"], "nothing to restore"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -76,7 +75,7 @@ def restore(
     from tailrace.log.fs import OsFileSystem
     from tailrace.spark.lake.manifest import Manifest
 
-    manifest = Manifest.load(OsFileSystem(), os.path.abspath(folder))
+    manifest = Manifest.load(OsFileSystem(), folder)
     with open_queue(store, queue) as (opened, found):
         settings, log = found.settings, found.log
         wanted = restoring.Wanted(start, end, since, until)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.errors import ConfigError, Corrupt, NotWritten, OffsetOutOfRange, TailraceError
 from tailrace.log.cuts import cuts, sealed_end, start_now
 from tailrace.log.retention import VacuumReport
-from tailrace.queue.archived import ArchiveNote
+from tailrace.queue.archived import ArchiveNote, archive_folder
 from tailrace.queue.retaining import awaits_groups
 from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
 from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing
@@ -62,6 +62,7 @@ class Order:
     drop: Callable[[], VacuumReport] | None = None
 
     def check(self) -> None:
+        archive_folder(self.folder)
         if self.format not in (None, *FORMATS):
             raise ConfigError(f"format: {self.format!r} is not one of {', '.join(FORMATS)}")
         if self.partition_by not in (None, "", *PARTITIONS):
@@ -130,7 +131,7 @@ def archive_queue(
 
 def size_to_archive(look: Look, order: Order) -> int:
     """About how many bytes of the log there are to archive."""
-    manifest = Manifest.find(look.fs, os.path.abspath(order.folder))
+    manifest = Manifest.find(look.fs, archive_folder(order.folder))
     with look.log(order.queue) as log:
         if log is None:
             return 0
@@ -159,7 +160,7 @@ class _Run:
         self._order = order
         self._engine = engine
         self._progress = progress
-        self._folder = os.path.abspath(order.folder)
+        self._folder = archive_folder(order.folder)
         self._settings = look.settings(order.queue)
         self._report = ArchiveReport(order.queue, self._folder, engine.name)
         if not self._settings.incarnation:
