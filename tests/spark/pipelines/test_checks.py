@@ -166,6 +166,31 @@ def test_the_status(spark: Any, place: Place) -> None:
     assert status.rate > 0
 
 
+def test_the_status_after_a_run_with_nothing_to_do(spark: Any, place: Place) -> None:
+    place.publish("events", b"1", b"2", timestamp=1_700_000_000_000)
+    sql = "SELECT value, timestamp FROM events"
+    definition = place.define(sql=sql, watermark={"column": "timestamp", "delay": "1s"})
+    home = Home(str(place.store), definition)
+    place.run(spark, definition)
+    before = read_status(home)
+    place.run(spark, definition)
+    place.publish("events", b"3", b"4", b"5")
+    status = read_status(home)
+    assert before is not None
+    assert status is not None
+    assert (status.state, status.rows_in, status.batches) == ("stopped", 0, 0)
+    assert lag_of(str(place.store), status.offsets) == {"events": 3}
+    kept = ("batch", "batch_at", "batch_rows", "batch_ms", "rate")
+    assert [getattr(status, name) for name in kept] == [getattr(before, name) for name in kept]
+    assert status.watermark is not None
+    assert status.watermark >= (before.watermark or "")
+    home.begin_anew()  # another checkpoint, of which nothing is known
+    place.run(spark, place.define(sql=sql, start="next"))
+    status = read_status(home)
+    assert status is not None
+    assert (status.batch_rows, status.rate) == (0, 0)
+
+
 def test_a_new_checkpoint_counts_from_zero(spark: Any, place: Place) -> None:
     """Its batches are others than those of the same numbers before."""
 

@@ -22,7 +22,7 @@ from tailrace.spark.pipelines.definition import Definition, Files
 from tailrace.spark.pipelines.files import FileWriter
 from tailrace.spark.pipelines.homes import Home, Made
 from tailrace.spark.pipelines.planning import Planner, letters_of
-from tailrace.spark.pipelines.status import Status, written_in
+from tailrace.spark.pipelines.status import Status, read_status, written_in
 from tailrace.spark.planning import Place
 from tailrace.spark.source import offset_of
 from tailrace.spark.statements import describe
@@ -103,6 +103,7 @@ class Run:
         letters = {name: self._letters(name, place) for name in planner.decoded}
         self._make_queues(letters)
         made = self.home.make(starts)
+        self.status.go_on(made.id, read_status(self.home))
         use_local_checkpoints(self._spark, self.home.checkpoint)
         self.status.state, self.status.started_at = "running", time.time_ns() // 1_000_000
         for name, queue in letters.items():
@@ -208,9 +209,12 @@ class Run:
             return False
         seen, self._seen[name] = self._seen.get(name, ""), last["timestamp"]
         for progress in query.recentProgress:
-            if progress["timestamp"] <= seen or "addBatch" not in progress["durationMs"]:
-                continue  # it looked, and there was nothing
-            if name == _MAIN:
+            if progress["timestamp"] <= seen:
+                continue
+            if "addBatch" not in progress["durationMs"]:  # it looked, and there was nothing
+                if name == _MAIN:
+                    self.status.look(progress)
+            elif name == _MAIN:
                 self.status.take(progress)
                 if told is not None:
                     told(self.definition, progress)
