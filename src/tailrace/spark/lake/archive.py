@@ -11,7 +11,6 @@ counts. One process at a time archives a queue, by the lock of the archive.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 import uuid
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ConfigError, Corrupt, NotWritten, OffsetOutOfRange, TailraceError
 from tailrace.log.cuts import cuts, sealed_end, start_now
+from tailrace.log.fs import NO_SPACE
 from tailrace.log.retention import VacuumReport
 from tailrace.queue.archived import ArchiveNote, archive_folder
 from tailrace.queue.retaining import awaits_groups
@@ -41,7 +41,6 @@ __all__ = ["ArchiveReport", "Order", "archive", "archive_queue", "release", "siz
 PIECE_BYTES: Final = 64 << 20  # of the log, in a step: a segment, as they are by default
 _TABLE_EVERY_S: Final = 10.0
 _VERIFYING: Final = 2  # threads
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _ALLOWED: Final = ("_tailrace", "lost+found")
 
 Progress = Callable[[int, int], object]
@@ -109,7 +108,7 @@ def archive(
     try:
         report = run.run()
     except OSError as error:
-        if error.errno not in _NO_SPACE:
+        if error.errno not in NO_SPACE:
             raise
         raise NotWritten(
             f"{order.folder}: the disk is full ({error.strerror}). What is in the archive is whole;"

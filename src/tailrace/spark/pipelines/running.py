@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import TailraceError
+from tailrace.log.fs import NO_SPACE
 from tailrace.queue.store import Store
 from tailrace.spark.checkpoints import is_local, use_local_checkpoints
 from tailrace.spark.pipelines.definition import Definition, Files
@@ -93,6 +94,14 @@ class Run:
 
     def start(self, *, keep_checkpoint: bool = False) -> None:
         """The pipeline has to be held (`Home.held`)."""
+        try:
+            self._begin(keep_checkpoint)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.fail(error)
+
+    def _begin(self, keep_checkpoint: bool) -> None:
         if not keep_checkpoint:
             self.home.check()
         place = Place(self._path)
@@ -228,6 +237,13 @@ class Run:
     def fail(self, error: BaseException) -> None:
         """Stop everything, and say why."""
         said = describe(error)
+        if any(os.strerror(number) in said for number in NO_SPACE):
+            to = self.definition.to
+            said += (
+                f". It writes to {to.path if isinstance(to, Files) else self._path}, and its "
+                f"checkpoint is in {self.home.checkpoint}: make room, and run it again; it goes on "
+                "where it was"
+            )
         self.status.state, self.status.error = "failed", said
         self._write()
         self.stop(now=True, state="failed")

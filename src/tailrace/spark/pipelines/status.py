@@ -55,11 +55,20 @@ class Status:
     error: str | None = None
 
     def write(self, path: str) -> None:
+        """As far as it can be: on a disk that is full there may be room where the last one is."""
         self.updated_at = time.time_ns() // 1_000_000
+        data = json.dumps(asdict(self)).encode()
         new = f"{path}.{os.getpid()}.tmp"
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(asdict(self), file)
-        os.replace(new, path)
+        try:
+            with open(new, "wb") as file:
+                file.write(data)
+            os.replace(new, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            with contextlib.suppress(OSError), open(path, "r+b") as file:
+                file.write(data)
+                file.truncate()
 
     def go_on(self, checkpoint: str, last: Status | None) -> None:
         """How far the checkpoint is by what the last run says, until there is a batch of this."""
