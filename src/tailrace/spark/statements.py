@@ -30,7 +30,7 @@ _CLASS: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\] ")
 _PYTHON_ERROR: Final = re.compile(r"(?m)^([A-Za-z_][\w.]*): (.+)$")
 _JAVA_ERROR: Final = re.compile(r"\b(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)")
 _CAUSE: Final = re.compile(r"(?m)^Caused by: (.+)$")
-_OF_SPARK: Final = ("py4j.",)
+_OF_SPARK: Final = ("py4j.", "pyspark.")
 _MORE: Final = re.compile(r"\n==+ (?:SQL|Streaming Query)")  # what is said of the whole of it
 _DETAILS: Final = " Verify the spelling"
 

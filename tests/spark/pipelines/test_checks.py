@@ -138,18 +138,29 @@ def is_held(home: Home) -> bool:
     return home.is_held  # which changes, and nobody knows
 
 
-def test_a_query_that_fails(spark: Any, place: Place) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"output_mode": "update"}, {"to": {"path": "lake"}}],
+    ids=["append", "update", "files"],
+)
+def test_a_query_that_fails(spark: Any, place: Place, given: dict[str, Any]) -> None:
     place.publish("events", b"1", b"0")
-    definition = place.define(sql="SELECT 1 / int(string(value)) AS value FROM events")
-    with pytest.raises(TailraceError, match=r"^pipeline 'p': .*Division by zero"):
+    sql = "SELECT\n  1 / int(string(value)) AS value FROM events"
+    definition = place.define(sql=sql, **given)
+    said = r"^pipeline 'p': line 2, column 3: Division by zero\."
+    with pytest.raises(TailraceError, match=said) as caught:
         place.run(spark, definition)
+    assert "SQLSTATE" not in str(caught.value)
     home = Home(str(place.store), definition)
     status = read_status(home)
     assert status is not None
     assert status.state == "failed"
     assert status.error is not None
     assert "Division by zero" in status.error
-    assert place.values("out") == []
+    if "to" in given:
+        assert list(place.folder.glob("lake/*.parquet")) == []
+    else:
+        assert place.values("out") == []
 
 
 def test_the_status(spark: Any, place: Place) -> None:
