@@ -149,6 +149,7 @@ def test_what_is_refused(filled: Shell) -> None:
         ["archive", "events", "--release", "--delete"],
         ["archive", "events", "--to", "lake", "--no-spark", "--master", "local"],
         ["archive", "events", "--to", "lake", "--since", "soon"],
+        ["archive", "events", "--to", "lake", "--since", "2030-01-01", "--until", "2020-01-01"],
         ["archive", "events", "--to", "lake", "--format", "csv"],
     ):
         done = filled(*wrong)

@@ -73,6 +73,8 @@ def test_a_range(shell: Shell) -> None:
         (["--from", "archive", "--start", "50"], "nothing to restore"),
         (["--from", "archive", "--start", "1", "--since", "2026-01-01"], "exclude each other"),
         (["--from", "archive", "--end", "1", "--until", "2026-01-01"], "exclude each other"),
+        (["--from", "archive", "--since", "2030-01-01", "--until", "2020-01-01"], "not before"),
+        (["--from", "archive", "--start", "20", "--end", "20"], "--start is not before --end"),
     ],
 )
 def test_what_is_wrong_is_said(shell: Shell, arguments: list[str], says: str) -> None:
