@@ -136,6 +136,12 @@ def test_what_is_refused(filled: Shell) -> None:
     assert "no queue has an archive" in filled.refused("archive", "--all")
     inside = filled.refused("archive", "events", "--to", "data/queue/lake")
     assert "in the store itself" in inside
+    address = "s3://bucket/lake"
+    said = filled.refused("archive", "events", "--to", address, "--delete")
+    assert "s3://bucket/lake is an address, and an archive is a folder: mount it" in said
+    said = filled.refused("sql", "SELECT 1", "--include-archive", "--archive", f"events={address}")
+    assert "is an address" in said
+    assert note(filled)["start_offset"] == 0
     for wrong in (
         ["archive"],
         ["archive", "events", "--all"],
@@ -143,12 +149,14 @@ def test_what_is_refused(filled: Shell) -> None:
         ["archive", "events", "--release", "--delete"],
         ["archive", "events", "--to", "lake", "--no-spark", "--master", "local"],
         ["archive", "events", "--to", "lake", "--since", "soon"],
+        ["archive", "events", "--to", "lake", "--since", "2030-01-01", "--until", "2020-01-01"],
         ["archive", "events", "--to", "lake", "--format", "csv"],
     ):
         done = filled(*wrong)
         assert done.returncode == 2, wrong
         assert "Usage:" in done.stderr
     assert not (filled.folder / "lake").exists()
+    assert not (filled.folder / "s3:").exists()
 
 
 def test_without_pyarrow_it_says_what_to_install(filled: Shell, tmp_path: Path) -> None:

@@ -72,11 +72,14 @@ def test_a_range(shell: Shell) -> None:
     ("arguments", "says"),
     [
         (["--from", "nowhere"], "there is no archive"),
+        (["--from", "s3://bucket/lake"], "is an address"),
         (["--from", "archive", "--end", "20"], "--end 50"),
         (["--from", "archive", "--until", str(T0)], "--end 50"),
         (["--from", "archive", "--start", "50"], "nothing to restore"),
         (["--from", "archive", "--start", "1", "--since", "2026-01-01"], "exclude each other"),
         (["--from", "archive", "--end", "1", "--until", "2026-01-01"], "exclude each other"),
+        (["--from", "archive", "--since", "2030-01-01", "--until", "2020-01-01"], "not before"),
+        (["--from", "archive", "--start", "20", "--end", "20"], "--start is not before --end"),
     ],
 )
 def test_what_is_wrong_is_said(shell: Shell, arguments: list[str], says: str) -> None:

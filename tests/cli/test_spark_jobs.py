@@ -225,11 +225,12 @@ def test_without_java(shell: Shell, events: Path, job: list[str]) -> None:
     nowhere = str(shell.folder)
     assert shell("spark", *job, JAVA_HOME=nowhere).returncode == 0
     assert shell("spark", *job, "--no-spark", JAVA_HOME=nowhere).returncode == 0
-    done = shell("spark", *job, "--spark", JAVA_HOME=nowhere)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "--no-spark does it in this process" in done.stderr
+    for more in (["--spark"], ["--master", "local[2]"], ["--conf", "spark.ui.port=1"]):
+        done = shell("spark", *job, *more, JAVA_HOME=nowhere)
+        assert done.returncode == 2, more
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1
+        assert "--no-spark does it in this process" in done.stderr
 
 
 @pytest.mark.parametrize("job", ["verify", "reindex"])
@@ -335,7 +336,7 @@ json.dump(done, sys.stdout)
 def test_a_master_that_is_none(shell: Shell, events: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is missing: tailrace[spark]")
     done = subprocess.run(
-        command("spark", "verify", "--spark", "--master", "nowhere"),
+        command("spark", "verify", "--master", "nowhere"),
         cwd=shell.folder,
         env=shell.environment,
         capture_output=True,

@@ -40,6 +40,7 @@ def test_what_is_said_and_what_is_not(tmp_path: Path) -> None:
     [
         ("{to: lake, when: 1h}", "archive.when", "unknown key"),
         ("{every: 1h}", "archive.to", "it is missing"),
+        ("{to: 's3://bucket/lake'}", "archive.to", "an address, and an archive is a folder"),
         ("{to: lake, every: soon}", "archive.every", "soon"),
         ("{to: lake, format: csv}", "archive.format", "one of parquet, delta, iceberg"),
         ("{to: lake, partition_by: week}", "archive.partition_by", "one of none, date, hour"),

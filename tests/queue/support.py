@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,7 @@ __all__ = [
     "offsets",
     "on_machine",
     "one",
+    "small_disk_of",
     "states",
     "values",
 ]
@@ -137,3 +139,23 @@ def another_process(path: Path) -> Iterator[Other]:
             yield other
         finally:
             other.kill()
+
+
+@contextmanager
+def small_disk_of(tmp_path: Path, size: str) -> Iterator[Path]:
+    """A disk of that size, in a folder of this one."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)

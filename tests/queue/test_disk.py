@@ -21,7 +21,7 @@ from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.disk import DiskSettings, DiskWatch, Level
 from tailrace.testing import Fail, FaultyFileSystem, SimulatedDisk, on
 from tests.queue.clocks import Machine, ManualClock
-from tests.queue.support import drain, numbers, values
+from tests.queue.support import drain, numbers, small_disk_of, values
 
 SMALL: dict[str, Any] = {"segment_bytes": 400, "flush": "none", "compression": "none"}
 ALWAYS = {"enough_free": 0}
@@ -387,25 +387,6 @@ def larger_disk(tmp_path: Path) -> Iterator[Path]:
     """One of sixteen."""
     with small_disk_of(tmp_path, "16m") as place:
         yield place
-
-
-@contextlib.contextmanager
-def small_disk_of(tmp_path: Path, size: str) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a small disk")
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def publish_until_refused(queue: Queue) -> int:

@@ -15,7 +15,7 @@ from tailrace.cli.output import print_json, progress_bar
 from tailrace.cli.signals import Insisting
 from tailrace.cli.sparks import spark_options
 from tailrace.cli.stores import StorePlace, complete_queue, open_store, store_options
-from tailrace.cli.times import parse_time
+from tailrace.cli.times import check_range, parse_time
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.log.offline.words import counted
 from tailrace.units import format_size
@@ -103,6 +103,7 @@ def archive(
         raise click.UsageError("with --all, the configuration says what to archive, and how")
     if release and (delete or any(each is not None for each in given)):
         raise click.UsageError("--release goes alone")
+    check_range(since, until)
     if spark is False and (master or conf):
         raise click.UsageError("--master and --conf are for Spark, and --no-spark excludes it")
     _check_library()

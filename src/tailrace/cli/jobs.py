@@ -100,7 +100,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--spark/--no-spark",
             default=None,
-            help="Have Spark do it, or not.  [default: from 4 GiB on]",
+            help="Have Spark do it, or not.  [default: from 4 GiB on, or with --master or --conf]",
         ),
         spark_options,
         click.option("--json", "as_json", is_flag=True, help="Write the report as JSON."),

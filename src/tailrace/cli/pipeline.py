@@ -351,7 +351,7 @@ def status(names: tuple[str, ...], store: StorePlace, as_json: bool) -> None:
                     found.dead_letters,
                     f"{found.rate:,.0f}/s",
                     sum(lag.values()) if lag else None,
-                    f"{last}, {as_time(found.updated_at)}" if last else None,
+                    f"{last}, {as_time(found.batch_at)}" if last else None,
                     found.watermark,
                 )
             )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
 
 from tailrace.cli.output import print_json, progress_bar
 from tailrace.cli.stores import StorePlace, open_queue, queue_argument, store_options
-from tailrace.cli.times import parse_time
+from tailrace.cli.times import check_range, parse_time
 from tailrace.errors import Corrupt, TailraceError
 from tailrace.log.offline.words import counted
 from tailrace.queue.archived import ArchiveNote
@@ -67,6 +66,9 @@ def restore(
         raise click.UsageError("--start and --since exclude each other")
     if end is not None and until is not None:
         raise click.UsageError("--end and --until exclude each other")
+    check_range(since, until)
+    if start is not None and end is not None and start >= end:
+        raise click.UsageError("--start is not before --end")
     try:
         from tailrace.spark.lake import restore as restoring
     except ImportError as error:
@@ -76,7 +78,7 @@ def restore(
     from tailrace.log.fs import OsFileSystem
     from tailrace.spark.lake.manifest import Manifest
 
-    manifest = Manifest.load(OsFileSystem(), os.path.abspath(folder))
+    manifest = Manifest.load(OsFileSystem(), folder)
     with open_queue(store, queue) as (opened, found):
         settings, log = found.settings, found.log
         wanted = restoring.Wanted(start, end, since, until)

@@ -12,7 +12,7 @@ import click
 from tailrace.cli.jobs import Job, job_options
 from tailrace.cli.output import as_age, as_json, as_text, as_time, table_lines
 from tailrace.cli.stores import StorePlace, look_at_store, queue_argument, store_options
-from tailrace.cli.times import parse_time
+from tailrace.cli.times import check_range, parse_time
 from tailrace.errors import TailraceError
 from tailrace.log.offline.words import counted
 from tailrace.units import format_size
@@ -83,8 +83,7 @@ def stats(
     from tailrace.spark.jobs.plots import check_plot, draw
     from tailrace.spark.jobs.stats import count_queue
 
-    if since is not None and until is not None and since >= until:
-        raise click.UsageError("--since is not before --until")
+    check_range(since, until)
     for plot in plots:
         check_plot(plot)
     with look_at_store(store) as look, job.run("stats") as means:

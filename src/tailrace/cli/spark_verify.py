@@ -34,7 +34,7 @@ def verify(context: click.Context, directory: str | None, store: StorePlace, job
     Examples:
       tailrace spark verify
       tailrace spark verify data --report verified.json
-      tailrace spark verify /shared/data --spark --master spark://host:7077
+      tailrace spark verify /shared/data --master spark://host:7077
     """
     from tailrace.spark.jobs.verify import verify_log, verify_store
 

@@ -8,7 +8,7 @@ import click
 
 from tailrace.errors import ConfigError
 
-__all__ = ["describe_early", "parse_moment", "parse_seconds", "parse_time"]
+__all__ = ["check_range", "describe_early", "parse_moment", "parse_seconds", "parse_time"]
 
 _EARLIEST_MS = 10**11  # in 1973. Before it is a year, a date, or seconds, taken for milliseconds
 
@@ -28,6 +28,12 @@ def parse_time(_: click.Context, parameter: click.Parameter, text: str | None) -
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def check_range(since: int | None, until: int | None) -> None:
+    """Refuse a range of times in which nothing can be."""
+    if since is not None and until is not None and since >= until:
+        raise click.UsageError("--since is not before --until")
 
 
 def parse_moment(

@@ -18,6 +18,7 @@ from tailrace.config.nodes import Node, Problem
 from tailrace.config.pipelines import problems_of_pipeline
 from tailrace.config.schema import NAME, ArchiveEntry, File
 from tailrace.errors import ConfigError, InvalidName
+from tailrace.queue.archived import archive_folder
 from tailrace.queue.disk import DiskSettings
 from tailrace.queue.settings import QueueSettings
 from tailrace.units import parse_duration
@@ -244,6 +245,10 @@ class _Rules:
     def _archive(self, path: str, entry: Mapping[str, Any]) -> None:
         if entry and "to" not in entry:  # an empty one says that there is none
             self._findings.complain(f"{path}.to", "it is missing; name the folder of the archive")
+        try:
+            archive_folder(entry.get("to", ""))
+        except ConfigError as error:
+            self._findings.complain(f"{path}.to", str(error))
         for name, key in keys_of(ArchiveEntry).items():
             if key.choices and entry.get(name, key.default) not in key.choices:
                 known = ", ".join(key.choices)

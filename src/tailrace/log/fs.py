@@ -30,6 +30,7 @@ else:
     from typing_extensions import Buffer
 
 __all__ = [
+    "NO_SPACE",
     "Entry",
     "File",
     "FileLock",
@@ -46,6 +47,8 @@ __all__ = [
     "write_all",
 ]
 
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # what is written to a disk that is full fails with
 
 _PIECE = 1 << 20
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)  # Linux has it

@@ -17,19 +17,31 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from tailrace.errors import Corrupt
+from tailrace.errors import ConfigError, Corrupt
 from tailrace.log.fs import FileSystem, read_file, replace_file
 from tailrace.log.sidefiles import FOLDER
 from tailrace.queue.journal import encode_line, parse_line
 from tailrace.queue.layout import Layout
 
-__all__ = ["NAME", "ArchiveNote"]
+__all__ = ["NAME", "ArchiveNote", "archive_folder"]
 
 NAME: Final = "archive"
 
 _LOCK: Final = "lock.archive"
 _FORMAT: Final = 1
 _LARGEST: Final = 64 << 10
+
+
+def archive_folder(given: str) -> str:
+    """The absolute path of an archive's folder, as a person names it. An address is refused: taken
+    for a path it would be a folder beside the program, and what is deleted after it was archived
+    would be on the same disk as before."""
+    if "://" in given:
+        raise ConfigError(
+            f"{given} is an address, and an archive is a folder: mount it and name the path "
+            "that it has then, or name a local folder"
+        )
+    return os.path.abspath(given)
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ store is opened, given up when somebody needs the space, and made again when the
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from tailrace.errors import Full, TailraceError
-from tailrace.log.fs import FileSystem, write_all
+from tailrace.log.fs import NO_SPACE, FileSystem, write_all
 
 __all__ = ["NAME", "Reserve"]
 
@@ -106,5 +105,5 @@ class Reserve:
 def is_full(error: BaseException) -> bool:
     """Is a full disk what an error comes from?"""
     if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return error.errno in NO_SPACE
     return isinstance(error.__cause__, OSError) and is_full(error.__cause__)

@@ -29,6 +29,8 @@ _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _CLASS: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\] ")
 _PYTHON_ERROR: Final = re.compile(r"(?m)^([A-Za-z_][\w.]*): (.+)$")
 _JAVA_ERROR: Final = re.compile(r"\b(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)")
+_CAUSE: Final = re.compile(r"(?m)^Caused by: (.+)$")
+_OF_SPARK: Final = ("py4j.", "pyspark.")
 _MORE: Final = re.compile(r"\n==+ (?:SQL|Streaming Query)")  # what is said of the whole of it
 _DETAILS: Final = " Verify the spelling"
 
@@ -181,17 +183,28 @@ def describe(error: BaseException) -> str:
     """An error of Spark's in a line, with the place in the statement if it knows one."""
     text = str(error)
     if "Traceback (most recent call last)" in text:
-        found = _PYTHON_ERROR.findall(text[text.rindex("Traceback (most recent") :])
-        if found:  # of ours, which says what has to be known, or of some function's
-            name, said = found[0]
-            return said if name.startswith("tailrace.") else f"{name}: {said}"
+        found = _PYTHON_ERROR.search(text, text.rindex("Traceback (most recent"))
+        if found is not None:  # of ours, which says what has to be known, or of some function's
+            if not found[1].startswith(_OF_SPARK):
+                is_ours = found[1].startswith("tailrace.")
+                return found[2] if is_ours else f"{found[1]}: {found[2]}"
+            text = text[found.start(2) :]  # a function of ours had Spark do something
     place = place_of(text)
     java = None if _CLASS.match(text) else _JAVA_ERROR.search(text)
+    causes = _CAUSE.findall(text) if java is not None else []
     if java is not None:
-        text = java[2] if java[2].startswith("[") else f"{java[1]}: {java[2]}"
+        text = _named(java)
     text = _CLASS.sub("", _STATE.sub("", text))
-    said = " ".join(_MORE.split(text)[0].split())
-    return f"{place}{said.partition(_DETAILS)[0] or type(error).__name__}"
+    said = " ".join(_MORE.split(text)[0].split()).partition(_DETAILS)[0]
+    last = _JAVA_ERROR.search(causes[-1]) if causes else None
+    if last is not None and last[2] not in said:
+        said = f"{said.rstrip('.')}: {_CLASS.sub('', _STATE.sub('', _named(last)))}"
+    return f"{place}{said or type(error).__name__}"
+
+
+def _named(java: re.Match[str]) -> str:
+    """An error of Java's: what has a class of Spark's says enough without its name."""
+    return java[2] if java[2].startswith("[") else f"{java[1]}: {java[2]}"
 
 
 def place_of(text: str) -> str:

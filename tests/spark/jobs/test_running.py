@@ -40,6 +40,8 @@ def test_the_size_decides() -> None:
     assert large.why == "4.0 GiB: done by Spark; --no-spark keeps it in this process"
     assert Running(Means(spark=True), 1).why == "1 B: done by Spark"
     assert Running(Means(spark=False), 1 << 50).path == "direct"
+    for means in (Means(master="local[2]"), Means(conf={"spark.ui.port": "1"})):
+        assert Running(means, 1).why == "1 B: done by Spark"
 
 
 def test_in_this_process_the_order_is_kept() -> None:

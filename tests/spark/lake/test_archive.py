@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from tailrace.spark.lake.archive import Order, archive, release, size_to_archive
 from tailrace.spark.lake.manifest import Manifest, Origin, Writing
 from tailrace.spark.lake.rows import SCHEMA, by_time, read_rows
 from tailrace.testing import SimulatedDisk
+from tests.queue.support import small_disk_of
 from tests.spark.lake.support import (
     HOUR,
     SMALL,
@@ -512,6 +514,21 @@ def test_spark_writes_it(spark: Any, tmp_path: Path) -> None:
         assert report.steps > 4  # more than a round
         check(FS, tmp_path / "lake", logged(stream, 0, end))
         assert archive(look, what, OnSpark(spark)).steps == 0
+
+
+@pytest.mark.usefixtures("pieces")
+def test_spark_finds_the_disk_full(spark: Any, tmp_path: Path) -> None:
+    from tailrace.spark.lake.engines import OnSpark
+
+    with open_store(tmp_path / "data") as store, small_disk_of(tmp_path, "1m") as small:
+        stream = store.stream("events", **{**SMALL, "segment_bytes": 1_000_000})
+        for _ in range(40):
+            stream.publish(os.urandom(100_000))
+        stream.log.flush()
+        with pytest.raises(NotWritten) as caught:
+            archive(look_through(store), Order("events", str(small / "lake")), OnSpark(spark))
+    assert str(caught.value).startswith(f"{small / 'lake'}: the disk is full")
+    assert str(caught.value).endswith("make room, and archive again")
 
 
 def test_steps_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from tailrace import ConfigError, TailraceError
+from tailrace.log.fs import OsFileSystem
+from tailrace.spark.lake.manifest import Manifest
 from tests.spark.lake.making import make_archive
 from tests.spark.support import SMALL, T0, fill, open_store, schema, source
 
@@ -231,6 +233,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
         source(path, subscribe="q,other", **both).reader(schema())
     with pytest.raises(ConfigError, match="not of 'other'"):
         source(path, queue="other", **both).reader(schema()).partitions()
+    for text in ("s3://bucket/lake", '{"q": "s3://bucket/lake"}'):
+        with pytest.raises(ConfigError, match="s3://bucket/lake is an address"):
+            rows_of(path, includeArchive="true", archive=text)
+    with pytest.raises(ConfigError, match="is an address"):
+        Manifest.load(OsFileSystem(), "s3://bucket/lake")
     for text in ("{", '{"q": 5}'):
         with pytest.raises(ConfigError, match="archive: "):
             source(path, queue=QUEUE, includeArchive="true", archive=text).reader(schema())

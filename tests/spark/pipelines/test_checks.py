@@ -138,18 +138,29 @@ def is_held(home: Home) -> bool:
     return home.is_held  # which changes, and nobody knows
 
 
-def test_a_query_that_fails(spark: Any, place: Place) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"output_mode": "update"}, {"to": {"path": "lake"}}],
+    ids=["append", "update", "files"],
+)
+def test_a_query_that_fails(spark: Any, place: Place, given: dict[str, Any]) -> None:
     place.publish("events", b"1", b"0")
-    definition = place.define(sql="SELECT 1 / int(string(value)) AS value FROM events")
-    with pytest.raises(TailraceError, match=r"^pipeline 'p': .*Division by zero"):
+    sql = "SELECT\n  1 / int(string(value)) AS value FROM events"
+    definition = place.define(sql=sql, **given)
+    said = r"^pipeline 'p': line 2, column 3: Division by zero\."
+    with pytest.raises(TailraceError, match=said) as caught:
         place.run(spark, definition)
+    assert "SQLSTATE" not in str(caught.value)
     home = Home(str(place.store), definition)
     status = read_status(home)
     assert status is not None
     assert status.state == "failed"
     assert status.error is not None
     assert "Division by zero" in status.error
-    assert place.values("out") == []
+    if "to" in given:
+        assert list(place.folder.glob("lake/*.parquet")) == []
+    else:
+        assert place.values("out") == []
 
 
 def test_the_status(spark: Any, place: Place) -> None:
@@ -164,6 +175,31 @@ def test_the_status(spark: Any, place: Place) -> None:
     assert (status.state, status.rows_in, status.rows_out, status.batch) == ("stopped", 2, 2, 0)
     assert lag_of(str(place.store), status.offsets) == {"events": 1}
     assert status.rate > 0
+
+
+def test_the_status_after_a_run_with_nothing_to_do(spark: Any, place: Place) -> None:
+    place.publish("events", b"1", b"2", timestamp=1_700_000_000_000)
+    sql = "SELECT value, timestamp FROM events"
+    definition = place.define(sql=sql, watermark={"column": "timestamp", "delay": "1s"})
+    home = Home(str(place.store), definition)
+    place.run(spark, definition)
+    before = read_status(home)
+    place.run(spark, definition)
+    place.publish("events", b"3", b"4", b"5")
+    status = read_status(home)
+    assert before is not None
+    assert status is not None
+    assert (status.state, status.rows_in, status.batches) == ("stopped", 0, 0)
+    assert lag_of(str(place.store), status.offsets) == {"events": 3}
+    kept = ("batch", "batch_at", "batch_rows", "batch_ms", "rate")
+    assert [getattr(status, name) for name in kept] == [getattr(before, name) for name in kept]
+    assert status.watermark is not None
+    assert status.watermark >= (before.watermark or "")
+    home.begin_anew()  # another checkpoint, of which nothing is known
+    place.run(spark, place.define(sql=sql, start="next"))
+    status = read_status(home)
+    assert status is not None
+    assert (status.batch_rows, status.rate) == (0, 0)
 
 
 def test_a_new_checkpoint_counts_from_zero(spark: Any, place: Place) -> None:

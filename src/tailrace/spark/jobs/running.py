@@ -51,14 +51,22 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Means:
-    """What a job may use. `spark` says whether it is to use Spark; if it does not, the size of the
-    work decides. `session` is one that is there already."""
+    """What a job may use. `spark` says whether it is to use Spark; if it does not, whoever names a
+    master or a setting wants it, and else the size of the work decides. `session` is one that is
+    there already."""
 
     spark: bool | None = None
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     session: SparkSession | None = None
     progress: Progress | None = None
+
+    @property
+    def chosen(self) -> bool | None:
+        """Is it to be Spark, or not; `None` if nobody has said."""
+        if self.spark is None and (self.master is not None or self.conf):
+            return True
+        return self.spark
 
 
 class Running:
@@ -70,11 +78,10 @@ class Running:
         self.total = total
         self._done = 0
         self._began = time.monotonic()
+        chosen = means.chosen
         is_large = total >= SMALL
-        self.path: Path = (
-            "spark" if (is_large if means.spark is None else means.spark) else "direct"
-        )
-        self.is_chosen = means.spark is not None
+        self.path: Path = "spark" if (is_large if chosen is None else chosen) else "direct"
+        self.is_chosen = chosen is not None
         self.tasks = 0
 
     @property

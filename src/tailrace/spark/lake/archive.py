@@ -11,7 +11,6 @@ counts. One process at a time archives a queue, by the lock of the archive.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 import uuid
@@ -21,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ConfigError, Corrupt, NotWritten, OffsetOutOfRange, TailraceError
 from tailrace.log.cuts import cuts, sealed_end, start_now
+from tailrace.log.fs import NO_SPACE
 from tailrace.log.retention import VacuumReport
-from tailrace.queue.archived import ArchiveNote
+from tailrace.queue.archived import ArchiveNote, archive_folder
 from tailrace.queue.retaining import awaits_groups
 from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
 from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing
@@ -41,7 +41,6 @@ __all__ = ["ArchiveReport", "Order", "archive", "archive_queue", "release", "siz
 PIECE_BYTES: Final = 64 << 20  # of the log, in a step: a segment, as they are by default
 _TABLE_EVERY_S: Final = 10.0
 _VERIFYING: Final = 2  # threads
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _ALLOWED: Final = ("_tailrace", "lost+found")
 
 Progress = Callable[[int, int], object]
@@ -62,6 +61,7 @@ class Order:
     drop: Callable[[], VacuumReport] | None = None
 
     def check(self) -> None:
+        archive_folder(self.folder)
         if self.format not in (None, *FORMATS):
             raise ConfigError(f"format: {self.format!r} is not one of {', '.join(FORMATS)}")
         if self.partition_by not in (None, "", *PARTITIONS):
@@ -108,7 +108,7 @@ def archive(
     try:
         report = run.run()
     except OSError as error:
-        if error.errno not in _NO_SPACE:
+        if error.errno not in NO_SPACE:
             raise
         raise NotWritten(
             f"{order.folder}: the disk is full ({error.strerror}). What is in the archive is whole;"
@@ -130,7 +130,7 @@ def archive_queue(
 
 def size_to_archive(look: Look, order: Order) -> int:
     """About how many bytes of the log there are to archive."""
-    manifest = Manifest.find(look.fs, os.path.abspath(order.folder))
+    manifest = Manifest.find(look.fs, archive_folder(order.folder))
     with look.log(order.queue) as log:
         if log is None:
             return 0
@@ -159,7 +159,7 @@ class _Run:
         self._order = order
         self._engine = engine
         self._progress = progress
-        self._folder = os.path.abspath(order.folder)
+        self._folder = archive_folder(order.folder)
         self._settings = look.settings(order.queue)
         self._report = ArchiveReport(order.queue, self._folder, engine.name)
         if not self._settings.incarnation:

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from tailrace.errors import OffsetOutOfRange
-from tailrace.log.fs import FileSystem, OsFileSystem
+from tailrace.log.fs import NO_SPACE, FileSystem, OsFileSystem
 from tailrace.log.log import Log
 from tailrace.spark.lake.manifest import Origin
 from tailrace.spark.lake.writing import Piece, Staged, remove, write
@@ -113,20 +113,31 @@ class OnSpark:
             done = deque(self._context.parallelize(chosen, len(chosen)).map(_do).collect())
             try:
                 while done:
-                    staged, low = done.popleft()
+                    staged, low, number = done.popleft()
+                    if number:
+                        raise OSError(number, os.strerror(number))
                     if staged is None:
                         raise OffsetOutOfRange(
                             f"retention has deleted what is below {low}", offset=0, low=low, high=0
                         )
                     yield staged
             finally:
-                for staged, _ in done:
-                    if staged is not None:
-                        remove(fs, [path for path, _ in staged.files])
+                for each in done:
+                    if each.staged is not None:
+                        remove(fs, [path for path, _ in each.staged.files])
 
 
-def _do(what: tuple[Task, Piece]) -> tuple[Staged | None, int]:
-    """In a task. What retention was faster to delete is no error there: the driver plans anew."""
+class _Done(NamedTuple):
+    """What a task has come to: files; or where the log starts by now; or the number of an error."""
+
+    staged: Staged | None
+    low: int = 0
+    number: int = 0
+
+
+def _do(what: tuple[Task, Piece]) -> _Done:
+    """In a task. What retention was faster to delete is no error there: the driver plans anew. A
+    disk that is full is none, either: it is as full for a second try, and who called says where."""
     from tailrace.spark.planning import Place
     from tailrace.spark.workers import settle
 
@@ -138,6 +149,10 @@ def _do(what: tuple[Task, Piece]) -> tuple[Staged | None, int]:
         if log is None:
             raise FileNotFoundError(place.folder(origin.queue))
         try:
-            return write(OsFileSystem(), log, origin, piece, task.staging), 0
+            return _Done(write(OsFileSystem(), log, origin, piece, task.staging))
         except OffsetOutOfRange as error:
-            return None, error.low
+            return _Done(None, low=error.low)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            return _Done(None, number=error.errno)

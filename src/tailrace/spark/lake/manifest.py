@@ -32,6 +32,7 @@ from typing import Any, Final
 
 from tailrace.errors import ConfigError, Corrupt, Locked, NotWritten
 from tailrace.log.fs import FileSystem, read_file, replace_file, write_all
+from tailrace.queue.archived import archive_folder
 from tailrace.queue.journal import encode_line, parse_line
 
 __all__ = [
@@ -121,6 +122,7 @@ class Manifest:
     @classmethod
     def load(cls, fs: FileSystem, folder: str) -> Manifest:
         """`ConfigError` if there is no archive."""
+        folder = archive_folder(folder)
         found = cls.find(fs, folder)
         if found is None:
             raise ConfigError(f"there is no archive in {folder}")

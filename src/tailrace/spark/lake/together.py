@@ -19,6 +19,7 @@ import pyarrow.compute
 
 from tailrace.errors import ConfigError, Corrupt, OffsetOutOfRange
 from tailrace.log.fs import OsFileSystem
+from tailrace.queue.archived import archive_folder
 from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import OURS, Decoder, Projection, Rows, time_of
 from tailrace.spark.lake.manifest import Manifest
@@ -50,9 +51,9 @@ def archive_of(place: Place, queue: str, given: str | dict[str, str] | None) -> 
     """The folder of a queue's archive: as it was given, or as the queue itself knows; `None` if
     nobody does."""
     if isinstance(given, str):
-        return os.path.abspath(given)
+        return archive_folder(given)
     if given is not None and queue in given:
-        return os.path.abspath(given[queue])
+        return archive_folder(given[queue])
     return place.archive(queue)
 
 

@@ -84,7 +84,8 @@ class Home:
                     f"pipeline {self.definition.name!r}: {who or 'another process'} runs it; "
                     "stop that first"
                 )
-            lock.write_note(f"process {os.getpid()}".encode())
+            with contextlib.suppress(OSError):  # the disk may be full, which is told later
+                lock.write_note(f"process {os.getpid()}".encode())
             yield
         finally:
             lock.close()

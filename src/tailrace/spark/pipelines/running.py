@@ -16,13 +16,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import TailraceError
+from tailrace.log.fs import NO_SPACE
 from tailrace.queue.store import Store
 from tailrace.spark.checkpoints import is_local, use_local_checkpoints
 from tailrace.spark.pipelines.definition import Definition, Files
 from tailrace.spark.pipelines.files import FileWriter
 from tailrace.spark.pipelines.homes import Home, Made
 from tailrace.spark.pipelines.planning import Planner, letters_of
-from tailrace.spark.pipelines.status import Status, written_in
+from tailrace.spark.pipelines.status import Status, read_status, written_in
 from tailrace.spark.planning import Place
 from tailrace.spark.source import offset_of
 from tailrace.spark.statements import describe
@@ -93,6 +94,14 @@ class Run:
 
     def start(self, *, keep_checkpoint: bool = False) -> None:
         """The pipeline has to be held (`Home.held`)."""
+        try:
+            self._begin(keep_checkpoint)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.fail(error)
+
+    def _begin(self, keep_checkpoint: bool) -> None:
         if not keep_checkpoint:
             self.home.check()
         place = Place(self._path)
@@ -103,6 +112,7 @@ class Run:
         letters = {name: self._letters(name, place) for name in planner.decoded}
         self._make_queues(letters)
         made = self.home.make(starts)
+        self.status.go_on(made.id, read_status(self.home))
         use_local_checkpoints(self._spark, self.home.checkpoint)
         self.status.state, self.status.started_at = "running", time.time_ns() // 1_000_000
         for name, queue in letters.items():
@@ -208,9 +218,12 @@ class Run:
             return False
         seen, self._seen[name] = self._seen.get(name, ""), last["timestamp"]
         for progress in query.recentProgress:
-            if progress["timestamp"] <= seen or "addBatch" not in progress["durationMs"]:
-                continue  # it looked, and there was nothing
-            if name == _MAIN:
+            if progress["timestamp"] <= seen:
+                continue
+            if "addBatch" not in progress["durationMs"]:  # it looked, and there was nothing
+                if name == _MAIN:
+                    self.status.look(progress)
+            elif name == _MAIN:
                 self.status.take(progress)
                 if told is not None:
                     told(self.definition, progress)
@@ -224,6 +237,13 @@ class Run:
     def fail(self, error: BaseException) -> None:
         """Stop everything, and say why."""
         said = describe(error)
+        if any(os.strerror(number) in said for number in NO_SPACE):
+            to = self.definition.to
+            said += (
+                f". It writes to {to.path if isinstance(to, Files) else self._path}, and its "
+                f"checkpoint is in {self.home.checkpoint}: make room, and run it again; it goes on "
+                "where it was"
+            )
         self.status.state, self.status.error = "failed", said
         self._write()
         self.stop(now=True, state="failed")

@@ -13,12 +13,22 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Final
 
 from tailrace.spark.pipelines.homes import Home
 from tailrace.spark.planning import Place
 
 __all__ = ["Status", "lag_of", "read_status", "written_in"]
+
+_OF_CHECKPOINT: Final = (
+    "batch",
+    "batch_at",
+    "batch_rows",
+    "batch_ms",
+    "rate",
+    "watermark",
+    "offsets",
+)
 
 
 @dataclass
@@ -34,7 +44,9 @@ class Status:
     rows_in: int = 0
     rows_out: int | None = 0  # `None` where Spark does not count them
     dead_letters: int = 0
+    checkpoint: str = ""  # its id: what follows is of it, whichever run it was
     batch: int | None = None  # the last one
+    batch_at: int = 0
     batch_rows: int = 0
     batch_ms: int = 0
     rate: float = 0.0  # rows a second, of the last batch that had any
@@ -43,16 +55,33 @@ class Status:
     error: str | None = None
 
     def write(self, path: str) -> None:
+        """As far as it can be: on a disk that is full there may be room where the last one is."""
         self.updated_at = time.time_ns() // 1_000_000
+        data = json.dumps(asdict(self)).encode()
         new = f"{path}.{os.getpid()}.tmp"
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(asdict(self), file)
-        os.replace(new, path)
+        try:
+            with open(new, "wb") as file:
+                file.write(data)
+            os.replace(new, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            with contextlib.suppress(OSError), open(path, "r+b") as file:
+                file.write(data)
+                file.truncate()
+
+    def go_on(self, checkpoint: str, last: Status | None) -> None:
+        """How far the checkpoint is by what the last run says, until there is a batch of this."""
+        self.checkpoint = checkpoint
+        if last is not None and last.checkpoint == checkpoint:
+            for name in _OF_CHECKPOINT:
+                setattr(self, name, getattr(last, name))
 
     def take(self, progress: Mapping[str, Any]) -> None:
         """What Spark says of a batch."""
         self.batches += 1
         self.batch = int(progress["batchId"])
+        self.batch_at = time.time_ns() // 1_000_000
         self.batch_rows = int(progress["numInputRows"])
         self.batch_ms = int(progress["durationMs"].get("triggerExecution", 0))
         self.rows_in += self.batch_rows
@@ -60,6 +89,10 @@ class Status:
         self.rows_out = None if written is None else (self.rows_out or 0) + written
         if self.batch_rows and self.batch_ms:
             self.rate = self.batch_rows * 1000 / self.batch_ms
+        self.look(progress)
+
+    def look(self, progress: Mapping[str, Any]) -> None:
+        """Where Spark is, whether there was a batch or not."""
         self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
         for source in progress["sources"]:
             with contextlib.suppress(ValueError, TypeError, AttributeError):  # of another kind
