@@ -75,3 +75,56 @@ def let_go(place: Place) -> None:
         log = store.get("events").log
         log.let_go(Retention(max_bytes=1), None)
         assert log.start_offset > 0
+
+
+class Busy:
+    """A query of Spark's, and who starts it, on a machine that is too busy: it fails so many times,
+    when it starts or then."""
+
+    def __init__(self, failures: int, *, at_start: bool) -> None:
+        self.failures = failures
+        self.at_start = at_start
+        self.starts = 0
+        self.lastProgress = self.isActive = None
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self  # `option`, `trigger`, `queryName`, `stop`
+
+    def start(self) -> Busy:
+        self.starts += 1
+        if self.at_start and self.starts <= self.failures:
+            raise self.error()
+        return self
+
+    def exception(self) -> Exception | None:
+        return self.error() if self.starts <= self.failures else None
+
+    def error(self) -> Exception:
+        from pyspark.errors import StreamingQueryException
+
+        return StreamingQueryException("Python worker failed to connect back.")
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_machine_that_is_too_busy(place: Place, at_start: bool) -> None:
+    """Spark waits ten seconds for a process of its own: the query is started again, but not for
+    ever."""
+    nothing: Any = None
+    place.publish("events", b"x")
+    run = Run(nothing, str(place.store), place.define(sql="SELECT 1"))
+    query = Busy(2, at_start=at_start)
+    run._start("main", query, "checkpoint")
+    while run.poll():
+        pass
+    assert query.starts == 3
+    assert run.status.error is None
+    query = Busy(3, at_start=at_start)
+
+    def start_and_poll() -> None:
+        run._start("main", query, "checkpoint")
+        while run.poll():
+            pass
+
+    with pytest.raises(TailraceError, match="failed to connect back"):
+        start_and_poll()
+    assert (query.starts, run.status.state) == (3, "failed")

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Run", "check", "settings", "told_apart"]
 
 _MAIN: Final = "main"
+_STARTS: Final = 3  # of a query
+_TOO_BUSY: Final = "Python worker failed to connect back"
 
 Told = Callable[[Definition, Mapping[str, Any]], object]
 
@@ -86,6 +88,8 @@ class Run:
         self._path = path
         self._once = once or definition.is_once
         self._queries: dict[str, Any] = {}
+        self._starts_left: dict[str, int] = {}  # of queries for which the machine was too busy
+        self._writers: dict[str, Any] = {}
         self._seen: dict[str, str] = {}
         self._stopping: dict[str, int] | None = None
         self._later: dict[str, Any] = {}  # queries that wait for the first batch of the main one
@@ -177,12 +181,27 @@ class Run:
             writer = writer.trigger(availableNow=True)
         elif isinstance(self.definition.trigger, int) and self.definition.trigger:
             writer = writer.trigger(processingTime=f"{self.definition.trigger} milliseconds")
+        self._writers[name] = writer.queryName(title)
+        self._starts_left[name] = _STARTS
+        self._try(name)
+
+    def _try(self, name: str) -> None:
         from pyspark.errors import PySparkException
 
-        try:
-            self._queries[name] = writer.queryName(title).start()
-        except PySparkException as error:
-            self.fail(error)
+        while True:
+            self._starts_left[name] -= 1
+            try:
+                self._queries[name] = self._writers[name].start()
+                return
+            except PySparkException as error:
+                if not self._may_try_again(name, error):
+                    self.fail(error)
+
+    def _may_try_again(self, name: str, error: BaseException) -> bool:
+        """Spark gives the processes that it starts ten seconds, which a busy machine may need. What
+        a query has done by then stays done."""
+        is_wanted = self._stopping is None and self._starts_left[name] > 0
+        return is_wanted and _TOO_BUSY in describe(error)
 
     # --- to go on ---------------------------------------------------------------------------
 
@@ -197,7 +216,10 @@ class Run:
                 self._write()
             if not is_active:
                 error = query.exception()
-                if error is not None:
+                if error is not None and self._may_try_again(name, error):
+                    self._try(name)
+                    is_active = True
+                elif error is not None:
                     self.fail(error)
             active = active or is_active
         return active or bool(self._later)
