@@ -224,14 +224,18 @@ class Look:
 
     def dead(self, name: str) -> Iterator[Message]:
         """The dead letters of a queue that nobody has dealt with, oldest first."""
-        for letters in self.letters(self.settings(name)):
+        return self.dead_of(self.settings(name))
+
+    def dead_of(self, settings: QueueSettings) -> Iterator[Message]:
+        """The same, whatever has become of the queue since its settings were read."""
+        for letters in self.letters(settings):
             group = self.look_at(letters, dead_letters.GROUP)
             with self.log(letters.name) as log:
                 if log is None:
                     continue
                 for record in unsettled(group, log):
                     message = _message(letters.name, record)
-                    if dead_letters.origin(message)[0] == name:
+                    if dead_letters.origin(message)[0] == settings.name:
                         yield message
 
     def letters(self, settings: QueueSettings) -> list[QueueSettings]:

@@ -400,7 +400,7 @@ def _count_dead(
             assert isinstance(state, Ledger)
             most += state.weight + log.end_offset - max(state.cursor, log.start_offset)
     if most <= CHEAP or exact:
-        return sum(1 for _ in _told(look.dead(settings.name), most, progress)), False
+        return sum(1 for _ in _told(look.dead_of(settings), most, progress)), False
     return most, True
 
 
