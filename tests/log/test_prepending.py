@@ -29,6 +29,7 @@ from tailrace.testing import (
     on,
 )
 from tests.log.damage import WRITES
+from tests.log.helpers import WAIT
 from tests.log.test_writer_deaths import Death, let_go, problems
 
 FOLDER = "log"
@@ -376,8 +377,8 @@ def test_while_others_write_read_and_delete(tmp_path: Path, flush: str) -> None:
         for thread in threads:
             thread.start()
         done = 0
-        until = time.monotonic() + 1.5
-        while time.monotonic() < until and not stop.is_set():
+        begun = time.monotonic()
+        while time.monotonic() < begun + (1.5 if done else WAIT) and not stop.is_set():
             joint = joint_of(log)
             first = max(joint.first - chance.randrange(1, 30), 0)
             if first >= joint.first:
