@@ -26,9 +26,14 @@ from tests.project import NEEDS_JAVA
 
 HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
 NEEDS_ARROW = pytest.mark.skipif(not HAS_ARROW, reason="pyarrow is missing: tailrace[arrow]")
-NEEDS = {
-    **dict.fromkeys(("pipeline check", "pipeline run", "sql"), NEEDS_JAVA),
-    **dict.fromkeys(("archive", "restore"), NEEDS_ARROW),
+# Each starts a Spark of its own. test_pipeline.py and test_sql.py have these in every run.
+NEEDS_SPARK = (NEEDS_JAVA, pytest.mark.long)
+MARKS = {
+    "archive": (NEEDS_ARROW,),
+    "restore": (NEEDS_ARROW,),
+    "pipeline check": NEEDS_SPARK,
+    "pipeline run": NEEDS_SPARK,
+    "sql": NEEDS_SPARK,
 }
 
 
@@ -208,9 +213,7 @@ def run(place: Shell, case: Case) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=NEEDS[n]) if n in NEEDS else n for n in RIGHT]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=MARKS.get(n, ())) for n in RIGHT])
 def test_it_does_what_it_says(place: Shell, name: str) -> None:
     assert RIGHT[name].line.startswith(name)
     done = run(place, RIGHT[name])

@@ -222,6 +222,22 @@ def test_an_index_that_cannot_be_written(
     fluxmq.check_folder(path)
 
 
+@pytest.mark.parametrize("kind", ["idx", "tix"])
+def test_an_index_of_the_last_segment_that_cannot_be_made_again(
+    path: Path, indexed: dict[str, bytes], kind: str
+) -> None:
+    """It is of no use to those who read the file, and to nobody else: whoever closes it tries once
+    more."""
+    side_file(path, "clean").unlink()
+    fs = FaultyFileSystem(OsFileSystem())
+    fs.plan = on("pwrite", Fail(errno.ENOSPC), path=f"*.{kind}")
+    with Log(path, fs=fs, **OPTIONS) as log:
+        assert fs.hits
+        check(log)
+    before = {name: data for name, data in indexed.items() if name.endswith("ix")}
+    assert indexes(path) == before
+
+
 def test_an_index_that_cannot_be_made_again(path: Path, indexed: dict[str, bytes]) -> None:
     for file in path.glob("*.?ix"):
         file.unlink()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tailrace import Closed, ConfigError, Log, NotWritten
+from tailrace import Closed, ConfigError, Log, NotWritten, TailraceError
+from tailrace.log.fs import OsFileSystem
 from tailrace.log.upkeep import Upkeep
+from tailrace.testing import Fail, FaultyFileSystem, on
 from tests.log.conftest import OpenLog
 from tests.log.helpers import bases, fill, offsets, run_python, segment, side_file, tree, values
 
@@ -51,6 +55,24 @@ def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(OSError, match="file"):
         Log(tmp_path / "file")
+
+
+def test_what_it_is_cannot_be_read(log: Log, path: Path) -> None:
+    """Whoever asks for it while a log is opened, the first or the last: the lock is given back."""
+    fill(log, 3)
+    log.close()
+    for nth in itertools.count():
+        fs = FaultyFileSystem(
+            OsFileSystem(), on("open", Fail(errno.EIO), path="*/log.json", nth=nth)
+        )
+        try:
+            Log(path, fs=fs, exclusive=True).close()
+        except (OSError, TailraceError):
+            with Log(path, exclusive=True) as again:
+                assert offsets(again.read()) == [0, 1, 2]
+        else:
+            break
+    assert nth >= 2  # the writer, and who reads for it
 
 
 def test_the_context_manager_closes(path: Path) -> None:
