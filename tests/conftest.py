@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.project import LIGHT_JVM
+from tests.project import LIGHT_JVM, has_java
 from tests.threads import no_thread_left
 
 __all__ = ["no_thread_left"]
@@ -36,6 +36,11 @@ settings.register_profile(
     "long", settings.get_profile("default"), derandomize=False, max_examples=2_000
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("java") and not has_java():
+        pytest.skip("java is missing, which Spark runs on (Debian: openjdk-17-jre-headless)")
 
 
 def pytest_report_header() -> str:

@@ -35,7 +35,7 @@ def has_java() -> bool:
     return shutil.which("java") is not None or "JAVA_HOME" in os.environ
 
 
-NEEDS_JAVA = pytest.mark.skipif(not has_java(), reason="Java is missing")
+NEEDS_JAVA = pytest.mark.java  # what starts a Spark; scripts/test runs it apart from the rest
 
 
 def relative(path: Path) -> str:

@@ -15,7 +15,7 @@ import click
 import pytest
 
 from tailrace.cli import main
-from tests.project import ROOT, has_java, project_files, relative
+from tests.project import NEEDS_JAVA, ROOT, project_files, relative
 
 PAGES = [
     path
@@ -80,13 +80,17 @@ def run_alone(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("page", pages_with("python"), ids=relative)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=NEEDS_JAVA if relative(page) in ALONE else (), id=relative(page))
+        for page in pages_with("python")
+    ],
+)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All Python of a page runs, in order, in one namespace and an empty directory."""
     if relative(page) in ALONE:
         pytest.importorskip("pyspark", reason="pyspark is missing: tailrace[spark]")
-        if not has_java():
-            pytest.skip("java is missing, which Spark runs on (Debian: openjdk-17-jre-headless)")
         text = "\n".join(block.text for block in blocks(page, "python"))
         run_alone([sys.executable, "-c", text], tmp_path)
         return

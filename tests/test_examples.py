@@ -48,12 +48,12 @@ def number_before(words: str, text: str) -> int:
 
 
 def examples() -> list[Any]:
-    """Those with Spark take long, and have tests of their own."""
-    found = sorted(EXAMPLES.glob("*.py"))
-    marks = [NEEDS_JAVA, pytest.mark.long]
+    """Those with Spark take long, and but for the demo they have tests of their own."""
+    marks: dict[str, Any] = dict.fromkeys(WITH_SPARK, (NEEDS_JAVA, pytest.mark.long))
+    marks["demo.py"] = NEEDS_JAVA
     return [
-        pytest.param(path, marks=marks if path.name in WITH_SPARK else [], id=path.name)
-        for path in found
+        pytest.param(path, marks=marks.get(path.name, ()), id=path.name)
+        for path in sorted(EXAMPLES.glob("*.py"))
     ]
 
 

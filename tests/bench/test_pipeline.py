@@ -10,7 +10,7 @@ import pytest
 from tests.bench.running import run_tiny
 from tests.project import NEEDS_JAVA
 
-pytestmark = NEEDS_JAVA
+pytestmark = [NEEDS_JAVA, pytest.mark.long]
 
 
 def measured(folder: Path, *names: str) -> list[dict[str, Any]]:

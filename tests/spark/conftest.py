@@ -1,7 +1,5 @@
-"""One Spark for all tests of the tables.
-
-A session takes seconds to start and a gigabyte, so there is one. Run by several workers, the tests
-of this folder belong to one of them: `pytest --dist loadgroup`.
+"""One Spark for all tests of the tables that need one: it takes seconds to start, and a gigabyte.
+Each worker that runs some has its own.
 """
 
 from __future__ import annotations
@@ -16,15 +14,18 @@ from typing import Any
 import pytest
 
 import tailrace
-from tests.project import has_java
+from tests.project import NEEDS_JAVA
 
 FOLDER = Path(__file__).parent
 SOURCES = Path(tailrace.__file__).parent.parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before they are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if FOLDER in item.path.parents:
+            if "pyspark" in getattr(item, "fixturenames", ()):
+                item.add_marker(NEEDS_JAVA)
             # py4j leaves its sockets to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
@@ -72,10 +73,7 @@ def session_config(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def pyspark() -> Any:
     """The module, if it and what it runs on are there."""
-    found = pytest.importorskip("pyspark.sql", reason="pyspark is missing: tailrace[spark]")
-    if not has_java():
-        pytest.skip("java is missing, which Spark runs on (Debian: openjdk-17-jre-headless)")
-    return found
+    return pytest.importorskip("pyspark.sql", reason="pyspark is missing: tailrace[spark]")
 
 
 @pytest.fixture(scope="session")

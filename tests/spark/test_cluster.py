@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tests.project import LIGHT_JVM, ROOT
+from tests.project import LIGHT_JVM, NEEDS_JAVA, ROOT
 
 pyspark = pytest.importorskip("pyspark")
 
 from tailrace.spark.versions import LIMITS  # noqa: E402
 
+pytestmark = NEEDS_JAVA
 PATIENCE_S = 120
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"

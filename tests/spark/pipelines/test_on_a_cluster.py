@@ -11,11 +11,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.project import LIGHT_JVM
+from tests.project import LIGHT_JVM, NEEDS_JAVA
 from tests.spark.pipelines.support import Place
 from tests.spark.test_cluster import environment, master  # noqa: F401  a fixture
 
 
+@NEEDS_JAVA
 @pytest.mark.long
 def test_a_pipeline_on_a_cluster(place: Place, master: Any) -> None:  # noqa: F811
     for who in range(4):
