@@ -20,6 +20,7 @@ from tailrace.queue.backup_files import checksum
 from tailrace.spark.lake.manifest import ArchivedFile, Manifest, Origin, Step, Writing
 from tailrace.spark.lake.restore import Wanted, choose, restore
 from tailrace.spark.lake.rows import SCHEMA, read_rows
+from tailrace.spark.lake.writing import GROUP_BYTES, OPTIONS
 
 __all__ = ["restoring"]
 
@@ -89,7 +90,8 @@ def _archive(folder: Path, log: Log) -> Manifest:
             name = f"{first:020d}-{last:020d}.parquet"
             path = str(folder / name)
             table = pa.Table.from_batches(list(read_rows(log, "q", first, last)), SCHEMA)
-            pq.write_table(table, path, row_group_size=100_000, compression="zstd")
+            group = max(table.num_rows * GROUP_BYTES // max(table.nbytes, 1), 1)
+            pq.write_table(table, path, row_group_size=group, **OPTIONS)
             found = checksum(fs, path)
             assert found is not None
             file = ArchivedFile(name, last - first, *found, 0, 1 << 62)
