@@ -211,6 +211,22 @@ def test_keeping_a_message_that_is_lost_all_the_same(path: Path) -> None:
     run(work())
 
 
+def test_keeping_a_message_for_as_long_as_its_consumer_asked_for(path: Path) -> None:
+    async def work() -> None:
+        async with aio.open(path, flush="async") as store:
+            queue = await store.queue("q", visibility_timeout="1h")
+            await queue.publish(b"0")
+            own = {"visibility_timeout": 0.4}
+            async with queue.consumer("g", **own) as one, queue.consumer("g", **own) as other:
+                [message] = await one.receive()
+                async with message.auto_extend() as keeping:
+                    assert await other.receive(1, 0.9) == []
+                assert not keeping.lost
+                await message.ack()
+
+    run(work())
+
+
 def test_keeping_a_message_while_the_disk_is_full_for_a_moment(path: Path) -> None:
     fs = FaultyFileSystem(OsFileSystem())
     failures = 0

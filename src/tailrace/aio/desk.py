@@ -41,11 +41,9 @@ class Desk:
     """Settles the messages of a group, or of one consumer of a stream. Thread-safe; tasks of any
     loop may come."""
 
-    def __init__(self, name: str, group: ClassicGroup | None, lease_ms: Callable[[], int]) -> None:
-        """`group` is none for a stream, where each message knows what to do. `lease_ms` tells how
-        long a message is kept, and may have to look at files."""
+    def __init__(self, name: str, group: ClassicGroup | None) -> None:
+        """`group` is none for a stream, where each message knows what to do."""
         self.group = group
-        self._lease_ms = lease_ms
         self._worker = Worker(f"{name} desk", linger_s=LINGER_S)
         self._acks: deque[_Slip] = deque()
         self._releases: deque[_Slip] = deque()
@@ -66,9 +64,11 @@ class Desk:
         """Have something done on its own: it takes long, or is rare."""
         await finish(asyncio.to_thread(job))
 
-    async def lease_s(self) -> float:
-        """How long a message is kept, if nothing else was said."""
-        return await asyncio.to_thread(self._lease_ms) / 1000
+    async def lease_s(self, message: Message) -> float | None:
+        """How long its consumer keeps a message; `None` in a stream, where nobody does."""
+        if self.group is None:
+            return None
+        return await asyncio.to_thread(self.group.lease_ms, message) / 1000
 
     async def drain(self) -> None:
         """Return when what was asked for is done."""

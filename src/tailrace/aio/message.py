@@ -172,7 +172,11 @@ class Message:
 
     def auto_extend(self) -> AutoExtend:
         """`async with message.auto_extend():` keeps it as long as the block runs."""
-        return AutoExtend(self, self._desk)
+        return AutoExtend(self)
+
+    async def _lease_s(self) -> float | None:
+        """How long its consumer keeps it; `None` if nobody does."""
+        return None if self._desk is None else await self._desk.lease_s(self._message)
 
     async def _beside(self, job: partial[None]) -> None:
         if self._desk is None:
@@ -210,9 +214,8 @@ class AutoExtend:
     it was lost all the same: the machine slept, the loop was blocked, or the disk was full for too
     long."""
 
-    def __init__(self, message: Message, desk: Desk | None) -> None:
+    def __init__(self, message: Message) -> None:
         self._message = message
-        self._desk = desk
         self._task: asyncio.Task[None] | None = None
         self.lost = False
 
@@ -229,9 +232,9 @@ class AutoExtend:
 
     async def __aenter__(self) -> AutoExtend:
         await self._message.extend()
-        if self._desk is not None and not self._desk.is_stream:
-            every_s = max(await self._desk.lease_s() / 3, 0.01)
-            self._task = asyncio.ensure_future(self._run(every_s))
+        lease_s = await self._message._lease_s()
+        if lease_s is not None:
+            self._task = asyncio.ensure_future(self._run(max(lease_s / 3, 0.01)))
         return self
 
     async def __aexit__(

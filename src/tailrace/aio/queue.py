@@ -311,12 +311,9 @@ class LogQueue(Generic[Q]):
         with self._lock:
             desk = self._desks.get(name)
             if desk is None or desk.group is not settles:
-                desk = Desk(f"{self.name} {name}", settles, self._lease_ms)
+                desk = Desk(f"{self.name} {name}", settles)
                 self._desks[name] = desk
             return desk
-
-    def _lease_ms(self) -> int:
-        return self._queue.settings.visibility_timeout_ms
 
     def is_twin_of(self, queue: BlockingQueue | BlockingStream) -> bool:
         return self._queue is queue

@@ -391,7 +391,7 @@ class ClassicGroup(Shedding):
             held = [message for message in messages if self._lease(message) is not None]
             now_ms, ops = self.files.clock.boot_ms(), []
             for message in held:
-                lease_ms = self._lease_ms(message) if given_ms is None else given_ms
+                lease_ms = self.lease_ms(message) if given_ms is None else given_ms
                 until = self.state.tick(now_ms + lease_ms)
                 ops.append({"t": "extend", "r": [message.offset, 1], "u": until})
             if ops:
@@ -400,10 +400,10 @@ class ClassicGroup(Shedding):
             self._refuse(messages, held, "extended")
 
     def auto_extend(self, message: Message) -> AbstractContextManager[object]:
-        return AutoExtend(message, self._lease_ms(message) / 1000)
+        return AutoExtend(message, self.lease_ms(message) / 1000)
 
-    def _lease_ms(self, message: Message) -> int:
-        """How long its consumer wants to have it."""
+    def lease_ms(self, message: Message) -> int:
+        """How long its consumer wants to have it; may have to look at files."""
         return message.lease_ms or self._office.settings.visibility_timeout_ms
 
     def properties(self, message: Message) -> dict[str, Any]:
