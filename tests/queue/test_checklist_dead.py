@@ -90,6 +90,40 @@ def test_a_dead_letter_that_can_never_be_written_stops_nobody(
         assert values(store.dead("q")) == [b"0"]
 
 
+@pytest.mark.parametrize("timeout", ["12h", "100ms"])
+def test_how_long_a_message_may_take_to_die_has_nothing_to_do_with_its_lease(
+    monkeypatch: pytest.MonkeyPatch, timeout: str
+) -> None:
+    """Whoever was about to bury it may have been killed; and to fail may take longer than a lease,
+    so that whoever looks again at once never comes to an end."""
+    options = {"visibility_timeout": timeout, "retry": {"max_retries": 0}}
+    with on_machine(**options) as (machine, store, queue):
+        queue.publish(b"x")
+        consumer = queue.consumer("w")
+        one(consumer)
+        machine.clock.advance("13h")
+        tries = 0
+
+        def fail(*arguments: object) -> None:
+            nonlocal tries
+            tries += 1
+            machine.clock.advance("1s")
+            if tries < 10:
+                raise TypeError("no such letter")
+
+        monkeypatch.setattr(store, "bury", fail)
+        assert consumer.receive() == []
+        assert tries == 1
+        assert states(queue) == {0: ("dying", 1)}
+        monkeypatch.undo()
+        machine.clock.advance("28s")
+        assert consumer.receive() == []
+        assert store.dead("q") == []
+        machine.clock.advance("2s")
+        assert consumer.receive() == []
+        assert values(store.dead("q")) == [b"x"]
+
+
 def test_a_dead_letter_is_there_once_whatever_is_interrupted(machine: Machine) -> None:
     """The append goes through, and what follows it does not."""
     store, fs = machine.open_faulty()

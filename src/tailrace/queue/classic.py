@@ -25,7 +25,7 @@ from tailrace.queue.message import Message
 from tailrace.queue.observing import delivered, settled
 from tailrace.queue.office import Office
 from tailrace.queue.pending import Pending, pending_of
-from tailrace.queue.runs import runs_of
+from tailrace.queue.runs import Runs, runs_of
 from tailrace.queue.scanning import SPECIAL, Scanner, Selection, excess
 from tailrace.queue.settling import ack_ops, are_one_claim, dead_ops, runs_in
 from tailrace.queue.shedding import Shedding
@@ -147,11 +147,10 @@ class ClassicGroup(Shedding):
         if own_ms is not None:
             for message in into:
                 message.lease_ms = own_ms
-        for offset in spent:
-            self._finish(offset)
+        finished = [self._finish(offset) for offset in spent]
         if hooks.listeners:
             self._tell(into if handed else [])
-        return more or has_changed or bool(spent), due_ms
+        return more or has_changed or any(finished), due_ms
 
     def _claim_again(
         self,
@@ -170,7 +169,7 @@ class ClassicGroup(Shedding):
         if len(records) < len(found):
             self._bury_lapsed([record for record in found if record not in records])
         offsets: list[int] = [record.offset for record in records]  # type: ignore[misc]
-        ops = self._ops_of_spent(spent, until_ms)
+        ops = self._ops_of_spent(spent)
         if len(offsets) < len(again):
             gone = sorted(set(again).difference(offsets))
             ops.append({"t": "gone", "r": runs_of(gone), "lost": 0})
@@ -238,15 +237,19 @@ class ClassicGroup(Shedding):
         """Has anybody else a lease? Then it may die, and leave us what it had."""
         return self.state.weight > 0 and len(self.state.members) > len(self._mine)
 
-    def _ops_of_spent(self, spent: list[int], until_ms: int) -> list[Op]:
+    def _ops_of_spent(self, spent: list[int]) -> list[Op]:
         """From here on they belong to the dead letters, and to us until that is done."""
         ops: list[Op] = []
         for offset in spent:
             lease = self.state.pending[offset]
             reason = lease.error or f"delivered {lease.count} times, and never settled"
-            until = self.state.tick(until_ms)
-            ops.append({"t": "dying", "r": [offset, 1], "u": until, "e": reason})
+            ops.append(self._dying([offset, 1], reason))
         return ops
+
+    def _dying(self, runs: Runs, reason: str) -> Op:
+        """They go to the dead letters; if that is not done in time, somebody else sees to it."""
+        until = self.state.tick(self.files.clock.boot_ms() + _BURIAL_MS)
+        return {"t": "dying", "r": runs, "u": until, "e": reason}
 
     def hand(self, messages: list[Message], lease_ms: int | None = None) -> list[Message]:
         """Hand over what was fetched ahead: those of which the lease has not been lost meanwhile,
@@ -424,8 +427,7 @@ class ClassicGroup(Shedding):
 
         def ops_of(held: list[Message]) -> list[Op]:
             dying.extend(held)
-            until = self.state.tick(self.files.clock.boot_ms() + _BURIAL_MS)
-            return [{"t": "dying", "r": runs_in(held), "u": until, "e": reason}]
+            return [self._dying(runs_in(held), reason)]
 
         try:
             self._settle(messages, word, ops_of)
@@ -494,12 +496,13 @@ class ClassicGroup(Shedding):
         if self.state.by_key:
             self.ring()
 
-    def _finish(self, offset: int) -> None:
-        """Bury a message that nobody holds. If that fails, it is tried again in a while."""
+    def _finish(self, offset: int) -> bool:
+        """Bury a message that nobody holds. If that fails, it is tried again in a while; and it is
+        no reason to look again at once."""
         with self._turn:
             lease, found = self.state.pending.get(offset), self._feed.read_at([offset])
         if lease is None:
-            return
+            return True
         try:
             if found and self._office.settings.dlq.enabled:
                 message = Message(
@@ -511,6 +514,8 @@ class ClassicGroup(Shedding):
             extra = {"queue": self.queue, "group": self.id, "offset": offset}
             text = "%s:%d cannot become a dead letter: %s"
             logger.error(text, self.queue, offset, error, extra=extra)
+            return False
+        return True
 
     # --- looking ----------------------------------------------------------------------------
 
