@@ -11,7 +11,7 @@ import tailrace
 from tailrace.errors import Corrupt, InvalidName
 from tailrace.queue.looking import Look, records
 from tests.queue.clocks import Machine
-from tests.queue.support import another_process
+from tests.queue.support import another_process, on_machine, states, values
 
 
 def look_of(store: tailrace.Store) -> Look:
@@ -66,6 +66,46 @@ def test_while_everything_changes(path: Path) -> None:
         assert not failures
         assert looks > 10
         assert look.look_at(settings, "g").state.committed == total
+
+
+def test_what_comes_next_is_not_what_nobody_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is pending may have expired, be about to die, or be dying."""
+    with on_machine(retry={"max_retries": 0}) as (machine, store, queue):
+
+        def shown(limit: int = 9) -> list[bytes | None]:
+            look = look_of(store)
+            with look.log("q") as log:
+                assert log is not None
+                found = values(look.peek(look.group("q", "w"), "q", log, limit))
+            assert values(queue.peek("w", limit)) == found
+            return found
+
+        def fail(*arguments: object) -> None:
+            raise TypeError("no such letter")
+
+        queue.publish(b"dying")
+        consumer = queue.consumer("w")
+        consumer.receive()
+        machine.clock.advance(2)
+        monkeypatch.setattr(store, "bury", fail)
+        assert consumer.receive() == []
+        queue.publish(b"spent")
+        consumer.receive()
+        queue.publish_many([b"expired"] * 3, ttl=1)
+        queue.publish_many([b"1", b"2"])
+        consumer.release(consumer.receive(4))
+        machine.clock.advance(60)
+        queue.publish(b"3")
+        assert states(queue) == {
+            0: ("dying", 1),
+            1: ("expired", 1),
+            **dict.fromkeys(range(2, 6), ("free", 0)),
+        }
+        assert shown() == [b"1", b"2", b"3"]
+        assert shown(1) == [b"1"]
+        assert shown(0) == []
+        monkeypatch.undo()
+        assert values(consumer.receive(9)) == [b"1", b"2", b"3"]
 
 
 def test_a_group_that_is_not_there(path: Path) -> None:

@@ -449,8 +449,7 @@ class ClassicGroup(Shedding):
                 self._settle_dead([message.offset for message in done])
 
     def _is_spent(self, lease: Lease) -> bool:
-        most = self._office.settings.retry.max_retries
-        return most is not None and lease.count > most
+        return lease.is_spent(self._office.settings.retry.max_retries)
 
     def _bury_lapsed(self, records: list[Record]) -> None:
         """With the turn, before the group passes messages that have expired: dead letters of them,
@@ -521,27 +520,10 @@ class ClassicGroup(Shedding):
 
     def peek(self, limit: int) -> list[Message]:
         """What would be delivered next, without claiming it."""
-        clock = self.files.clock
+        max_retries = self._office.settings.retry.max_retries
         with self._turn:
-            ledger, now_ms = self.state, clock.boot_ms()
-            due = [o for o, lease in ledger.pending.items() if ledger.is_due(lease, now_ms)][:limit]
-            found = []
-            for record in self._feed.read_at(due):
-                lease = ledger.pending[record.offset]  # type: ignore[index]
-                found.append(Message(self.queue, record, None, 0, 0, lease.count, lease.error))
-            if len(found) < limit:
-                found += self._peek_ahead(limit - len(found))
-        return found
-
-    def _peek_ahead(self, limit: int) -> list[Message]:
-        found: list[Message] = []
-        cursor, more = self.state.cursor, True
-        while more and len(found) < limit:
-            wanted = limit - len(found)
-            scan = self._scanner.scan(self.state, *self._feed.take(cursor, wanted), wanted)
-            found += [Message(self.queue, record, None, 0, 0, 0) for record in scan.records]
-            cursor, more = scan.cursor, scan.more
-        return found
+            now_ms = self.files.clock.boot_ms()
+            return self._scanner.peek(self.state, limit, now_ms, max_retries)
 
     def unsettled(self) -> Iterator[Message]:
         """Everything that is not settled, leased or not, oldest first."""

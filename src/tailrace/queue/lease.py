@@ -39,6 +39,11 @@ class Lease:
         self.strikes = strikes  # how often a caller kept it for too long, or died with it
         self.error = error
 
+    def is_spent(self, max_retries: int | None) -> bool:
+        """Does nobody get it again, because it is dying, or was delivered as often as it may be?"""
+        is_over = max_retries is not None and self.count > max_retries
+        return is_over or self.state == DYING
+
     def __repr__(self) -> str:
         return (
             f"Lease({STATES[self.state]}, until={self.until}, holder={self.holder!r}, "

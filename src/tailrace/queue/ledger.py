@@ -187,7 +187,7 @@ class Ledger:
                 heapq.heappop(self._ready)  # not meant any more
             elif offset in again[-1:] or offset in spent[-1:]:
                 heapq.heappop(self._ready)  # it was in there twice
-            elif lease.state == DYING or (max_retries is not None and lease.count > max_retries):
+            elif lease.is_spent(max_retries):
                 spent.append(heapq.heappop(self._ready))
             elif lease.strikes or lease.state == LEASED:
                 if not again:

@@ -203,22 +203,11 @@ class Look:
             first = state.back[0][0] if state.back else state.cursor
             taken = filter(group.selection.takes, records(log, first))
             return [_message(queue, record) for record, _ in zip(taken, range(limit), strict=False)]
-        now_ms = self.clock.boot_ms()
-        due = [o for o, lease in state.pending.items() if state.is_due(lease, now_ms)][:limit]
+        max_retries = self.settings(queue).retry.max_retries
         feed = Feed(log)
         try:
-            found = []
-            for record in feed.read_at(due):
-                lease = state.pending[record.offset]  # type: ignore[index]
-                found.append(Message(queue, record, None, 0, 0, lease.count, lease.error))
             scanner = Scanner(feed, group.selection, group.id)
-            cursor, more = state.cursor, True
-            while more and len(found) < limit:
-                wanted = limit - len(found)
-                scan = scanner.scan(state, *feed.take(cursor, wanted), wanted)
-                found += [_message(queue, record) for record in scan.records]
-                cursor, more = scan.cursor, scan.more
-            return found
+            return scanner.peek(state, limit, self.clock.boot_ms(), max_retries)
         finally:
             feed.close()
 

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import math
 from functools import lru_cache
+from itertools import islice
 from typing import Protocol
 
 from tailrace.kernel import Record, find_header
@@ -17,6 +18,7 @@ from tailrace.queue.ledger import Ledger
 from tailrace.queue.message import (
     RAW_EXPIRES,
     RAW_FOR_GROUP,
+    Message,
     expires_at,
     meant_for,
     routing_key_of,
@@ -48,7 +50,7 @@ class Selection:
     expired."""
 
     def __init__(self, queue: str, group_id: str, pattern: str, clock: Clock) -> None:
-        self._queue = queue
+        self.queue = queue
         self._group_id = group_id
         self._clock = clock
         self.is_all = pattern in ("", "#")
@@ -81,7 +83,7 @@ class Selection:
     def _concerns(self, record: Record) -> bool:
         if find_header(record, RAW_FOR_GROUP) is not None and meant_for(record) != self._group_id:
             return False
-        return self.is_all or self._matches(routing_key_of(self._queue, topic_of(record)))
+        return self.is_all or self._matches(routing_key_of(self.queue, topic_of(record)))
 
 
 class Scan:
@@ -145,6 +147,28 @@ class Scanner:
                 scan.more = True
                 return scan
             records, scan.cursor = feed.take(scan.cursor, want - len(scan.records))
+
+    def peek(
+        self, ledger: Ledger, limit: int, now_ms: int, max_retries: int | None
+    ) -> list[Message]:
+        """What would be delivered next. Nothing is claimed, and nothing is noted."""
+        pending, queue = ledger.pending, self._selection.queue
+        ready = (
+            offset
+            for offset, lease in pending.items()
+            if ledger.is_due(lease, now_ms) and not lease.is_spent(max_retries)
+        )
+        found: list[Message] = []
+        while portion := list(islice(ready, limit - len(found))):  # some may have expired
+            for record in filter(self._selection.takes, self._feed.read_at(portion)):
+                lease = pending[record.offset]  # type: ignore[index]
+                found.append(Message(queue, record, None, 0, 0, lease.count, lease.error))
+        cursor, more = ledger.cursor, True
+        while more and (wanted := limit - len(found)):
+            scan = self.scan(ledger, *self._feed.take(cursor, wanted), wanted)
+            found += [Message(queue, record, None, 0, 0, 0) for record in scan.records]
+            cursor, more = scan.cursor, scan.more
+        return found
 
 
 def excess(state: HasCursor, log: QueueLog, group_id: str) -> Op | None:

@@ -33,7 +33,7 @@ class Shedding(Group[Ledger]):
         raise NotImplementedError
 
     def _is_spent(self, lease: Lease) -> bool:
-        """Was it delivered as often as it may be, so that it becomes a dead letter?"""
+        """Is it a dead letter, or about to become one?"""
         raise NotImplementedError
 
     # --- what nobody will ever get ----------------------------------------------------------
@@ -69,7 +69,7 @@ class Shedding(Group[Ledger]):
         for offset in sorted({*deleted, *(over.keys() & state.pending.keys())}):
             lease = state.pending[offset]
             is_free = lease.state in (FREE, WAITING, PARKED) or state.is_due(lease, now_ms)
-            if is_free and lease.state != DYING and not self._is_spent(lease):
+            if is_free and not self._is_spent(lease):
                 gone.append(offset)
             elif offset in over:  # somebody has it, and may be done with it in time
                 outlook.keep(offset, over[offset])
