@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from typing import Any
 
 import pytest
 
-from tailrace import NotWritten, OutcomeUnknown, TailraceError
+from tailrace import NotWritten, OutcomeUnknown, Store, TailraceError
 from tailrace.testing import Call, Fail, on
 from tailrace.testing.faults import Operation
 from tests.queue.clocks import Machine
@@ -122,6 +124,56 @@ def test_how_long_a_message_may_take_to_die_has_nothing_to_do_with_its_lease(
         machine.clock.advance("2s")
         assert consumer.receive() == []
         assert values(store.dead("q")) == [b"x"]
+
+
+@pytest.mark.parametrize("how", ["reject", "nack", "kept", "expired"])
+def test_whatever_can_be_published_can_die(how: str) -> None:
+    """A dead letter has more to tell than the message, and its queue takes it all the same; but not
+    that of others."""
+    small: dict[str, Any] = {"max_batch_bytes": "4KiB", "compression": "none"}
+    options: dict[str, Any] = {"retry": {"max_retries": 0}, "dlq": {"expired": True}, **small}
+    with on_machine(**options) as (machine, store, queue):
+        letters = store.queue("$dlq/q", **small)
+        topic, name = "x" * 500, "i" * 500
+        for size in range(4 << 10, 0, -1):
+            with contextlib.suppress(ValueError):
+                queue.publish(bytes(size), routing_key=topic, message_id=name, ttl=60)
+                break
+        assert 2900 < size < 3100
+        consumer = queue.consumer("w")
+        if how != "expired":
+            message = one(consumer)
+            if how == "reject":
+                message.reject("no" * 1_000_000)
+            elif how == "nack":
+                message.nack(error="no" * 1_000_000)
+            else:
+                message.extend(0)
+        machine.clock.advance(90)
+        assert consumer.receive() == []
+        [letter] = store.dead("q")
+        assert (letter.value, letter.id) == (bytes(size), name)
+        assert letter.headers["_dlq_original_topic"] == f"$queue/q/{topic}".encode()
+        assert states(queue) == {}
+        with pytest.raises(ValueError, match="a batch may hold 4096"):
+            letters.publish(bytes(4 << 10))
+
+
+def test_of_an_error_a_thousand_characters_travel(store: Store) -> None:
+    queue = store.queue("q", retry={"max_retries": 3, "initial_backoff": 0})
+    queue.publish(b"x")
+    consumer = queue.consumer("w")
+    one(consumer).nack(error="a" * 5000)
+    message = one(consumer)
+    assert message.last_error == "a" * 1000
+    consumer.nack([message], error="b" * 5000)
+    with pytest.raises(ValueError, match="c"), one(consumer) as message:
+        raise ValueError("c" * 5000)
+    message = one(consumer)
+    assert message.last_error == f"ValueError: {'c' * 988}"
+    consumer.reject([message], "d" * 5000)
+    [letter] = store.dead("q")
+    assert letter.headers["_dlq_reason"] == b"d" * 1000
 
 
 def test_a_dead_letter_is_there_once_whatever_is_interrupted(machine: Machine) -> None:

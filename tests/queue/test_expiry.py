@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from tailrace import Message, Queue, Store, hooks
+from tailrace.testing import Fail, on
 from tests.queue.clocks import Machine, ManualClock
-from tests.queue.conftest import OpenStore
 from tests.queue.support import drain, numbers, offsets, one, values
 
 EXPIRED = {"dlq": {"expired": True}}
@@ -203,33 +204,29 @@ def test_redriven_it_expires_no_more(store: Store, clock: ManualClock) -> None:
     assert (message.value, message.expires_at) == (b"x", None)
 
 
+@pytest.mark.parametrize("key_order", [None, True])
+@pytest.mark.parametrize("place", ["new", "pending", "ahead"])
+@pytest.mark.parametrize("is_full", [False, True])
 def test_a_letter_that_cannot_be_written_is_written_later(
-    open_store: OpenStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    key_order: bool | None,
+    place: str,
+    is_full: bool,
 ) -> None:
-    store = open_store()
+    """Nobody is held up by it meanwhile, and it is not passed over, however often it fails."""
     queue = store.queue("q", **EXPIRED)
-    queue.publish(b"x", ttl=10)
-    clock.advance(11)
-    consumer = queue.consumer("w")
-    with monkeypatch.context() as broken:
-
-        def fail(*_: object) -> None:
-            raise OSError(5, "no letter today")
-
-        broken.setattr(Store, "bury", fail)
-        with pytest.raises(OSError, match="no letter today"):
-            consumer.receive(1)
-    assert consumer.receive(1) == []
-    assert reasons(store) == [(b"x", b"expired")]
-
-
-def test_so_it_is_for_one_that_was_fetched_ahead(
-    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = store.queue("q", **EXPIRED)
-    queue.publish_many(numbers(2), ttl=10)
-    consumer = queue.consumer("w", prefetch=10)
-    one(consumer)
+    prefetch = 10 if place == "ahead" else 1
+    consumer = queue.consumer("w", key_order=key_order, prefetch=prefetch)
+    queue.publish(b"first")
+    queue.publish_many([b"x", b"y"], ttl=10)
+    queue.publish(b"last")
+    if place == "pending":
+        consumer.release(consumer.receive(3))
+    elif place == "ahead":
+        one(consumer).release()
     clock.advance(11)
     with monkeypatch.context() as broken:
 
@@ -237,10 +234,42 @@ def test_so_it_is_for_one_that_was_fetched_ahead(
             raise OSError(5, "no letter today")
 
         broken.setattr(Store, "bury", fail)
-        with pytest.raises(OSError, match="no letter today"):
-            consumer.receive(1)
-    assert consumer.receive(1) == []
-    assert reasons(store) == [(b"1", b"expired")]
+        if is_full:
+            assert queue.group("w").pass_by(4) == 0
+        assert sorted(map(str, drain(consumer))) == ["b'first'", "b'last'"]
+        assert "q:1 cannot become a dead letter: [Errno 5] no letter today" in caplog.text
+        clock.advance(31)
+        assert drain(consumer) == []
+        assert [(p.offset, p.state, p.delivery_count) for p in queue.pending("w")] == [
+            (1, "dying", 0),
+            (2, "dying", 0),
+        ]
+    assert drain(consumer) == []
+    assert store.dead("q") == []
+    clock.advance(31)
+    assert drain(consumer) == []
+    assert offsets_pending(queue) == []
+    assert reasons(store) == [(b"x", b"expired"), (b"y", b"expired")]
+    assert {letter.headers["_dlq_delivery_count"] for letter in store.dead("q")} == {b"0"}
+
+
+def test_a_letter_that_cannot_be_written_when_the_power_fails(machine: Machine) -> None:
+    """However much of what the group wrote down is left, the message is there."""
+    seeds = 24
+    for seed in range(seeds):
+        with machine.open() as store:
+            store.queue(f"q{seed}", **EXPIRED).publish(b"x", ttl=10)
+    store, fs = machine.open_faulty()
+    machine.clock.advance(11)
+    fs.plan = on("pwrite", Fail(errno.EIO), path="*dlq*/*.seg")
+    for seed in range(seeds):
+        assert store.queue(f"q{seed}").consumer("w").receive(1) == []
+    machine.power_cut(1)
+    machine.clock.advance(60)
+    with machine.open() as store:
+        for seed in range(seeds):
+            assert drain(store.queue(f"q{seed}").consumer("w")) == []
+            assert values(store.dead(f"q{seed}")) == [b"x"]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -152,11 +152,13 @@ class Message:
 
     async def nack(self, delay: float | str | None = None, error: str = "") -> None:
         """It failed: deliver it again, after `delay`, or as the queue's `retry` says; when it has
-        failed too often it becomes a dead letter. `error` travels with it."""
+        failed too often it becomes a dead letter. `error` travels with it, as far as its first
+        thousand characters."""
         await self._beside(partial(self._message.nack, delay, error))
 
     async def reject(self, reason: str = "") -> None:
-        """It can never succeed: it becomes a dead letter."""
+        """It can never succeed: it becomes a dead letter, with the first thousand characters of the
+        reason."""
         await self._beside(partial(self._message.reject, reason))
 
     async def release(self) -> None:

@@ -101,6 +101,7 @@ class Log:
     """
 
     _wall_ms: Callable[[], int] = staticmethod(system_ms)
+    _room = 0  # bytes that a batch of a producer may have, if that is more than the options say
 
     def __init__(
         self,
@@ -191,15 +192,14 @@ class Log:
         receipt of the first one comes back.
         """
         check_records(records)
-        now_ms = self._wall_ms()
+        now_ms, limit = self._wall_ms(), self.options.max_batch_bytes
         if producer is not None or sequence is not None:
             producer, sequence = checked_sequence(producer, sequence)
             headers = [(PRODUCER_HEADER, producer.encode()), (SEQUENCE_HEADER, b"%d" % sequence)]
-            draft = encode(records, now_ms, self._codec, headers, self.options.max_batch_bytes)
+            draft = encode(records, now_ms, self._codec, headers, max(limit, self._room))
             offset, count = self._writing().append_once(draft, producer, sequence, now_ms)
             return Receipt(offset, offset + count, count, self._committer)
-        draft = encode(records, now_ms, self._codec, (), self.options.max_batch_bytes)
-        return self.append_draft(draft)
+        return self.append_draft(encode(records, now_ms, self._codec, (), limit))
 
     def append_one(
         self,

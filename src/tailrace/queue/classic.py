@@ -25,10 +25,10 @@ from tailrace.queue.message import Message
 from tailrace.queue.observing import delivered, settled
 from tailrace.queue.office import Office
 from tailrace.queue.pending import Pending, pending_of
-from tailrace.queue.runs import Runs, runs_of
+from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import SPECIAL, Scanner, Selection, excess
 from tailrace.queue.settling import ack_ops, are_one_claim, dead_ops, runs_in
-from tailrace.queue.shedding import Shedding
+from tailrace.queue.shedding import LAPSED, Shedding
 from tailrace.queue.snapshots import Snapshot
 from tailrace.units import parse_duration
 
@@ -37,7 +37,6 @@ __all__ = ["ClassicGroup", "Pending", "pending_of"]
 logger = logging.getLogger("tailrace")
 
 _MANY = 16  # messages in a claim: of fewer, it is better to decode some more than to look twice
-_BURIAL_MS = 30_000  # how long somebody may take to write a dead letter before another tries
 
 
 class ClassicGroup(Shedding):
@@ -166,13 +165,11 @@ class ClassicGroup(Shedding):
         ledger, takes = self.state, self._selection.takes
         found = self._feed.read_at(again)
         records = [record for record in found if takes(record)]
-        if len(records) < len(found):
-            self._bury_lapsed([record for record in found if record not in records])
         offsets: list[int] = [record.offset for record in records]  # type: ignore[misc]
         ops = self._ops_of_spent(spent)
         if len(offsets) < len(again):
-            gone = sorted(set(again).difference(offsets))
-            ops.append({"t": "gone", "r": runs_of(gone), "lost": 0})
+            gone = set(again).difference(offsets)
+            ops += self._gone(gone, [record for record in found if record.offset in gone])
         if offsets:
             op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": int(handed)}
             at = {"f": ledger.cursor, "x": ledger.cursor}
@@ -208,21 +205,22 @@ class ClassicGroup(Shedding):
                 into += promises
                 return False
             records += chain.from_iterable(promises)
-        scan = None
+        scan, left = None, list[int]()
         more, behind = self._feed.take(behind, limit - len(records))
         records = records + more if records else more
         if self._feed.lost or ledger.by_key or not all(map(takes, records)):
             scan = self._scanner.scan(ledger, records, behind, limit)
             records, behind = scan.records, scan.cursor
-            self._bury_lapsed(scan.lapsed)
+            left = self._bury_lapsed(scan.lapsed)
         if behind > cursor:
             op["f"], op["x"] = cursor, behind
-            if records:
-                op["r"] = runs_of([record.offset for record in records])  # type: ignore[misc]
+            if records or left:
+                offsets: list[int] = [record.offset for record in records]  # type: ignore[misc]
+                op["r"] = runs_of(sorted(offsets + left) if left else offsets)
             if scan is None:
                 self.commit(op)
             else:
-                self.commit(*scan.complete(op))
+                self.commit(*scan.complete(op), *self._ops_of_left(left))
             if records:
                 into.append(records)
         return scan is not None and scan.more
@@ -243,13 +241,15 @@ class ClassicGroup(Shedding):
         for offset in spent:
             lease = self.state.pending[offset]
             reason = lease.error or f"delivered {lease.count} times, and never settled"
-            ops.append(self._dying([offset, 1], reason))
+            ops.append(self._dying([offset], reason))
         return ops
 
-    def _dying(self, runs: Runs, reason: str) -> Op:
-        """They go to the dead letters; if that is not done in time, somebody else sees to it."""
-        until = self.state.tick(self.files.clock.boot_ms() + _BURIAL_MS)
-        return {"t": "dying", "r": runs, "u": until, "e": reason}
+    def _ops_of_left(self, left: list[int]) -> list[Op]:
+        """Of what was claimed, these have expired, and are to become dead letters yet. However much
+        of this a power cut leaves, they come again."""
+        if not left:
+            return []
+        return [{"t": "release", "r": runs_of(left)}, self._dying(left, LAPSED)]
 
     def hand(self, messages: list[Message], lease_ms: int | None = None) -> list[Message]:
         """Hand over what was fetched ahead: those of which the lease has not been lost meanwhile,
@@ -262,8 +262,7 @@ class ClassicGroup(Shedding):
             lapsed = [message for message in held if not takes(message.record)]
             if lapsed:
                 held = [message for message in held if message not in lapsed]
-                self._bury_lapsed([message.record for message in lapsed])
-                ops.append({"t": "gone", "r": runs_in(lapsed), "lost": 0})
+                ops += self._gone([m.offset for m in lapsed], [m.record for m in lapsed])
             if held:
                 until = self.state.tick(self.files.clock.boot_ms() + lease_ms)
                 ops.append({"t": "hand", "r": runs_in(held), "u": until})
@@ -427,7 +426,7 @@ class ClassicGroup(Shedding):
 
         def ops_of(held: list[Message]) -> list[Op]:
             dying.extend(held)
-            return [self._dying(runs_in(held), reason)]
+            return [self._dying(sorted({message.offset for message in held}), reason)]
 
         try:
             self._settle(messages, word, ops_of)
@@ -451,10 +450,11 @@ class ClassicGroup(Shedding):
     def _is_spent(self, lease: Lease) -> bool:
         return lease.is_spent(self._office.settings.retry.max_retries)
 
-    def _bury_lapsed(self, records: list[Record]) -> None:
+    def _bury_lapsed(self, records: list[Record]) -> list[int]:
         """With the turn, before the group passes messages that have expired: dead letters of them,
-        if they are wanted. However often that is begun, each is written once."""
-        dlq = self._office.settings.dlq
+        if they are wanted. However often that is begun, each is written once. The offsets of those
+        of which that failed: they are not to be passed, and nobody is held up by them."""
+        dlq, left = self._office.settings.dlq, list[int]()
         if records and hooks.listeners:
             self._lapsed.append(len(records))
         if records and dlq.enabled and dlq.expired:
@@ -462,7 +462,12 @@ class ClassicGroup(Shedding):
                 lease = self.state.pending.get(record.offset)  # type: ignore[arg-type]
                 count = 0 if lease is None else lease.count
                 message = Message(self.queue, record, None, delivery_count=count)
-                self._office.bury(message, self.id, self._account, "expired")
+                try:
+                    self._office.bury(message, self.id, self._account, LAPSED)
+                except Exception as error:  # noqa: BLE001  as in `_finish`
+                    self._report_unburied(message.offset, error)
+                    left.append(message.offset)
+        return left
 
     def _give_back(self, messages: list[Message], reason: str) -> None:
         with self._turn:
@@ -510,11 +515,14 @@ class ClassicGroup(Shedding):
                 self._office.bury(message, self.id, self._account, lease.error)
             self._settle_dead([offset])
         except Exception as error:  # noqa: BLE001  whoever receives has nothing to do with it
-            extra = {"queue": self.queue, "group": self.id, "offset": offset}
-            text = "%s:%d cannot become a dead letter: %s"
-            logger.error(text, self.queue, offset, error, extra=extra)
+            self._report_unburied(offset, error)
             return False
         return True
+
+    def _report_unburied(self, offset: int, error: Exception) -> None:
+        extra = {"queue": self.queue, "group": self.id, "offset": offset}
+        text = "%s:%d cannot become a dead letter: %s"
+        logger.error(text, self.queue, offset, error, extra=extra)
 
     # --- looking ----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from tailrace.log.follow import Tailing
 from tailrace.log.inputs import check_whole
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.group import LOOK_AFTER_S
-from tailrace.queue.inputs import as_text, check_count, in_seconds, refuse_messages
+from tailrace.queue.inputs import as_reason, check_count, in_seconds, refuse_messages
 from tailrace.queue.message import Message
 from tailrace.queue.stream import StreamGroup, StreamSettler
 from tailrace.queue.stream_ledger import without
@@ -232,11 +232,11 @@ class Consumer(_Receiver):
         self, messages: Iterable[Message], delay: float | str | None = None, error: str = ""
     ) -> None:
         """Each of them failed: `Message.nack`, in one step."""
-        self._group.nack(self._ours(messages), delay, as_text("error", error))
+        self._group.nack(self._ours(messages), delay, as_reason("error", error))
 
     def reject(self, messages: Iterable[Message], reason: str = "") -> None:
         """None of them can ever succeed: `Message.reject`."""
-        self._group.reject(self._ours(messages), as_text("reason", reason))
+        self._group.reject(self._ours(messages), as_reason("reason", reason))
 
     def release(self, messages: Iterable[Message]) -> None:
         """Give them back at once, as if they had not been delivered, in one step."""

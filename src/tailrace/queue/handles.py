@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from tailrace.errors import NotWritten
-from tailrace.kernel import HEADER_SIZE
+from tailrace.kernel import HEADER_SIZE, Record, encode
 from tailrace.log.commit import Receipt
 from tailrace.log.extents import Extents
 from tailrace.log.inputs import checked_sequence
@@ -24,7 +24,9 @@ from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.log.retention import VacuumReport, count_expired
 from tailrace.log.stricter import be_stricter, raise_promise
 
-__all__ = ["Bounds", "Handles", "QueueLog", "look_at", "most_files", "opening"]
+__all__ = ["PRODUCER_BYTES", "Bounds", "Handles", "QueueLog", "look_at", "most_files", "opening"]
+
+PRODUCER_BYTES = 256  # that the headers of a batch take which say who appended it
 
 FILES_OF_A_LOG = 14
 FILES_OF_DELAYS = FILES_OF_A_LOG + 3
@@ -70,6 +72,13 @@ class QueueLog(Log):
             return None
         offset, count = found
         return Receipt(offset, offset + count, count, self._committer)
+
+    def make_room(self, record: Record) -> None:
+        """Have a record fit that somebody appends by a producer. What takes the place of a message
+        may be larger than what can be published, and must not be refused for that."""
+        size = encode([record], 0).size + PRODUCER_BYTES
+        with self._opening:
+            self._room = max(self._room, size)
 
     def adopt(self, **arguments: Any) -> None:
         """Go on with the options that it would be opened with now, as far as it can."""

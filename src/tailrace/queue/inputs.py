@@ -11,7 +11,17 @@ from tailrace.errors import ConfigError
 from tailrace.log.inputs import check_whole
 from tailrace.units import parse_duration
 
-__all__ = ["as_text", "check_count", "check_flag", "check_limit", "in_seconds", "refuse_messages"]
+__all__ = [
+    "as_reason",
+    "as_text",
+    "check_count",
+    "check_flag",
+    "check_limit",
+    "in_seconds",
+    "refuse_messages",
+]
+
+_LONGEST_REASON = 1000  # characters
 
 
 def as_text(name: str, value: object) -> str:
@@ -20,6 +30,11 @@ def as_text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} is text, not {value!r:.60}")
     return value.encode("utf-8", "backslashreplace").decode()
+
+
+def as_reason(name: str, value: object) -> str:
+    """Why a message failed, as it travels with it: not more of it than somebody reads."""
+    return as_text(name, value)[:_LONGEST_REASON]
 
 
 def check_count(number: object) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tailrace.errors import LeaseLost
 from tailrace.kernel import Headers, Record, encode_headers, find_header, numbered, stamped
 from tailrace.queue.addresses import ROOT, address_of
-from tailrace.queue.inputs import as_text
+from tailrace.queue.inputs import as_reason
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -295,12 +295,14 @@ class Message:
 
     def nack(self, delay: float | str | None = None, error: str = "") -> None:
         """It failed: deliver it again, after `delay`, or as the queue's `retry` says; when it has
-        failed too often it becomes a dead letter. `error` travels with it."""
-        self._settling().nack([self], delay, as_text("error", error))
+        failed too often it becomes a dead letter. `error` travels with it, as far as its first
+        thousand characters."""
+        self._settling().nack([self], delay, as_reason("error", error))
 
     def reject(self, reason: str = "") -> None:
-        """It can never succeed: it becomes a dead letter."""
-        self._settling().reject([self], as_text("reason", reason))
+        """It can never succeed: it becomes a dead letter, with the first thousand characters of the
+        reason."""
+        self._settling().reject([self], as_reason("reason", reason))
 
     def release(self) -> None:
         """Give it back at once, as if it had not been delivered."""
@@ -346,7 +348,4 @@ class Message:
 
 def describe(error: Exception) -> str:
     """An error, as it travels with the message that led to it."""
-    return f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
-
-
-_LONGEST_ERROR = 1000
+    return f"{type(error).__name__}: {error}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import islice, takewhile
 
@@ -18,7 +18,10 @@ from tailrace.queue.outlook import Outlook
 from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import SCAN_MOST, Scan, Selection, first_of_keys
 
-__all__ = ["Shedding", "drop_below"]
+__all__ = ["LAPSED", "Shedding", "drop_below"]
+
+LAPSED = "expired"  # why there is a dead letter of a message whose time was over
+_BURIAL_MS = 30_000  # how long somebody may take to write a dead letter before another tries
 
 
 class Shedding(Group[Ledger]):
@@ -29,7 +32,9 @@ class Shedding(Group[Ledger]):
     _selection: Selection
     _outlook: Outlook | None = None  # once the queue was full
 
-    def _bury_lapsed(self, records: list[Record]) -> None:
+    def _bury_lapsed(self, records: list[Record]) -> list[int]:
+        """With the turn: write dead letters of messages that have expired, if they are wanted; the
+        offsets of those of which that was not possible."""
         raise NotImplementedError
 
     def _is_spent(self, lease: Lease) -> bool:
@@ -37,6 +42,19 @@ class Shedding(Group[Ledger]):
         raise NotImplementedError
 
     # --- what nobody will ever get ----------------------------------------------------------
+
+    def _dying(self, offsets: list[int], reason: str) -> Op:
+        """They go to the dead letters; if that is not done in time, somebody else sees to it."""
+        until = self.state.tick(self.files.clock.boot_ms() + _BURIAL_MS)
+        return {"t": "dying", "r": runs_of(offsets), "u": until, "e": reason}
+
+    def _gone(self, offsets: Iterable[int], records: Iterable[Record]) -> list[Op]:
+        """With the turn: these are not pending any more, of which there are still these records;
+        but for those that have expired, and whose dead letters cannot be written yet."""
+        left = self._bury_lapsed(list(filter(self._selection.has_lapsed, records)))
+        gone = sorted(set(offsets).difference(left))
+        ops: list[Op] = [{"t": "gone", "r": runs_of(gone), "lost": 0}] if gone else []
+        return [*ops, self._dying(sorted(left), LAPSED)] if left else ops
 
     def pass_by(self, end: int) -> int:
         """Settle what the group will never get: what does not concern it, or has expired, and
@@ -74,8 +92,7 @@ class Shedding(Group[Ledger]):
             elif offset in over:  # somebody has it, and may be done with it in time
                 outlook.keep(offset, over[offset])
         if gone:
-            self._bury_lapsed(list(filter(self._selection.has_lapsed, self._feed.read_at(gone))))
-            ops.append({"t": "gone", "r": runs_of(gone), "lost": 0})
+            ops += self._gone(gone, self._feed.read_at(gone))
         last = max(over, default=-1)
         if last >= state.cursor:
             ops += self._look_past(last, over)
@@ -86,20 +103,21 @@ class Shedding(Group[Ledger]):
         """What lies between the cursor and one that is passed is looked at: it is pending from then
         on, and free."""
         state, has_lapsed = self.state, self._selection.has_lapsed
-        scan, free = Scan(last + 1), list[int]()
+        scan, free, left = Scan(last + 1), list[int](), list[int]()
         records = self._log.read(self._next, last + 1)
         while portion := list(islice(records, SCAN_MOST)):
-            self._bury_lapsed([r for r in portion if r.offset in over and has_lapsed(r)])
+            left += self._bury_lapsed([r for r in portion if r.offset in over and has_lapsed(r)])
             kept = [record for record in portion if record.offset not in over]
             if state.by_key:
                 kept = first_of_keys(state, kept, scan)
             free += [record.offset for record in kept]  # type: ignore[misc]
         op: Op = {"t": "claim", "c": "", "u": state.tick(self.files.clock.boot_ms()), "h": 0}
         op["f"], op["x"] = state.cursor, last + 1
-        if not free:
+        if not free and not left:
             return scan.complete(op)
-        op["r"] = runs_of(free)
-        return [*scan.complete(op), {"t": "free", "r": op["r"]}]
+        op["r"] = runs_of(sorted(free + left))
+        ops: list[Op] = [*scan.complete(op), {"t": "free", "r": op["r"]}]
+        return [*ops, self._dying(left, LAPSED)] if left else ops
 
     # --- what there is no room for ----------------------------------------------------------
 
