@@ -7,15 +7,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace import Closed, Store
+from tailrace import Closed, Message, Store
+from tailrace.queue.classic import ClassicGroup
 from tests.log.helpers import WAIT, eventually
-from tests.queue.support import another_process, numbers, values
+from tests.queue.support import another_process, numbers, states, values
 
 KINDS = ["queue", "stream"]
 
@@ -76,6 +78,87 @@ with tailrace.open(sys.argv[1]) as store:
         message.ack()
     print([message.value for message in messages], flush=True)
 """
+
+
+@pytest.mark.parametrize("word", ["claim", "hand"])
+def test_closing_while_another_thread_fetches_ahead_leaves_nothing_behind(
+    store: Store, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    queue = store.queue("q")
+    queue.publish_many(numbers(5))
+    consumer = queue.consumer("w", prefetch=3)
+    claim_or_hand = getattr(ClassicGroup, word)
+
+    def and_close(*arguments: Any, **options: Any) -> Any:
+        try:
+            if word == "hand":
+                raise OSError(5, "the disk is broken")
+            return claim_or_hand(*arguments, **options)
+        finally:
+            closer = threading.Thread(target=consumer.close)
+            closer.start()
+            closer.join(WAIT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ClassicGroup, word, and_close)
+        if word == "claim":
+            assert consumer.receive() == []
+        else:
+            with pytest.raises(OSError, match="broken"):
+                consumer.receive()
+    assert consumer.closed
+    assert states(queue) == dict.fromkeys(range(3), ("free", 0))
+    assert values(queue.consumer("w").receive(9)) == numbers(5)
+
+
+def test_another_thread_takes_what_was_fetched_ahead(store: Store) -> None:
+    queue = store.queue("q")
+    queue.publish_many(numbers(3))
+    consumer = queue.consumer("w", prefetch=2)
+    taken: list[bytes | None] = []
+
+    class Contended(deque[Message]):
+        def popleft(self) -> Message:
+            if not taken:  # the other thread has its turn here
+                taken.extend(values(deque.popleft(self) for _ in range(2)))
+            return super().popleft()
+
+    consumer._ahead = Contended()
+    assert values(consumer.receive(1)) == [b"2"]
+    assert taken == [b"0", b"1"]
+
+
+def test_threads_share_a_consumer(store: Store) -> None:
+    """Also what it has fetched ahead: each message goes to one of them."""
+    total, workers = 1500, 4
+    queue = store.queue("q", flush="none")
+    queue.publish_many(numbers(total))
+    consumer = queue.consumer("w", prefetch=3)
+    got: list[bytes | None] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while messages := consumer.receive(2):
+                got.extend(values(messages))
+                consumer.ack(messages)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT)
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+    assert sorted(got, key=lambda value: int(value or b"")) == numbers(total)
+    assert states(queue) == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -143,8 +143,8 @@ class _Receiver:
 class Consumer(_Receiver):
     """A consumer of a classic queue: an iterator of messages, each of which is to be settled.
 
-    Messages that were received stay leased when the consumer is closed, and may be settled then;
-    those that it only fetched ahead are given back.
+    Threads may share it. Messages that were received stay leased when the consumer is closed, and
+    may be settled then; those that it only fetched ahead are given back.
     """
 
     def __init__(
@@ -186,14 +186,16 @@ class Consumer(_Receiver):
                 )
             finally:
                 ahead.extend(fetched)
+                self._leave_nothing()
         elif not ahead:
             more, due_ms = group.claim(into, self._member, limit, self._lease_ms)
         if ahead:
-            chosen = [ahead.popleft() for _ in range(min(limit, len(ahead)))]
+            chosen = _take(ahead, limit)
             try:
                 into += group.hand(chosen, self._lease_ms)
             except BaseException:  # we still have them
                 ahead.extendleft(reversed(chosen))
+                self._leave_nothing()
                 raise
             return True, None
         if into or more:
@@ -203,6 +205,12 @@ class Consumer(_Receiver):
             due_s = max(due_ms - group.files.clock.boot_ms(), 0) / 1000
             sleep_s = due_s if sleep_s is None else min(due_s, sleep_s)
         return False, sleep_s
+
+    def _leave_nothing(self) -> None:
+        """After something was put ahead: if somebody has closed us meanwhile, nobody else gives it
+        back. Who closes says so before it takes what is there, so one of the two finds it."""
+        if self._closed and self._ahead:
+            self._give_back(_take(self._ahead, len(self._ahead)))
 
     def _rejoin(self) -> None:
         """In a forked child this is another consumer; what was fetched ahead is the parent's."""
@@ -268,7 +276,19 @@ class Consumer(_Receiver):
 
 def _drop(group: ClassicGroup, consumer: str, ahead: deque[Message], tail: Tailing) -> None:
     tail.close()
-    group.drop(consumer, list(ahead))
+    group.drop(consumer, _take(ahead, len(ahead)))
+
+
+def _take(ahead: deque[Message], most: int) -> list[Message]:
+    """Up to so many of them. Threads share a consumer, and its collector may come at any moment:
+    each message is taken once, without a lock."""
+    taken: list[Message] = []
+    while len(taken) < most:
+        try:
+            taken.append(ahead.popleft())
+        except IndexError:  # another thread was faster
+            break
+    return taken
 
 
 class StreamConsumer(_Receiver):
