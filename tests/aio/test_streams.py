@@ -103,6 +103,27 @@ def test_reading_without_a_group(path: Path, api: Api) -> None:
     run(work())
 
 
+def test_committing_what_is_of_others(path: Path, api: Api) -> None:
+    async def work() -> None:
+        async with api.open(path) as store:
+            stream, other = await store.stream("s"), await store.stream("t")
+            await fill(stream)
+            await fill(other)
+            async with (
+                stream.consumer("g", auto_commit=False) as consumer,
+                other.consumer("g", auto_commit=False) as elsewhere,
+            ):
+                await consumer.receive(6)
+                for message in await elsewhere.receive(2):
+                    with pytest.raises(ValueError, match="is not of the group 'g'"):
+                        await consumer.commit(message)
+                with pytest.raises(ValueError, match="from 0 on"):
+                    await consumer.commit(-1)
+                assert await consumer.committed() == 0
+
+    run(work())
+
+
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_committing(path: Path, api: Api, flush: str) -> None:
     async def work() -> None:

@@ -305,6 +305,29 @@ def test_positions_that_are_none(open_store: OpenStore, upto: Any) -> None:
         assert offsets(store.stream("s").consumer("g").receive(1)) == [4]
 
 
+def test_positions_of_others(store: Store) -> None:
+    """The offset of a message says nothing where the message is not."""
+    stream, other, queue = store.stream("s"), store.stream("t"), store.queue("q")
+    for each in (stream, other, queue):
+        each.publish_many(numbers(9))
+    consumer, sibling = (stream.consumer("g", auto_commit=False) for _ in range(2))
+    ours = consumer.receive(3)
+    for message in (
+        *other.consumer("g").receive(2),
+        *stream.consumer("h").receive(2),
+        *queue.consumer("g").receive(2),
+        next(iter(stream.read())),
+    ):
+        refuses(ValueError, "is not of the group 'g'", functools.partial(consumer.commit, message))
+    refuses(ValueError, "an offset, from 0 on, not -1", lambda: consumer.commit(-1))
+    assert consumer.committed == 0
+    theirs = sibling.receive(2)
+    consumer.commit(theirs[0])  # what this consumer has got below it
+    assert consumer.committed == 3
+    sibling.commit(ours[-1])
+    assert consumer.committed == 3
+
+
 # --- publish ----------------------------------------------------------------------------------
 
 

@@ -452,9 +452,12 @@ class StreamConsumer(_Receiver):
             if not is_elsewhere:
                 self._return_lost()
             if isinstance(upto, Message):
+                self._check_ours(upto)
                 self._group.done(self._member, upto.epoch, below=upto.offset + 1)
             elif upto is not None:
                 check_whole("upto", upto, "a message or an offset")
+                if upto < 0:
+                    raise ValueError(f"upto is a message or an offset, from 0 on, not {upto!r}")
                 self._group.done(self._member, self._epoch, below=upto)
             elif is_elsewhere and user is not None:
                 raise _locked(
@@ -462,6 +465,12 @@ class StreamConsumer(_Receiver):
                 )
             else:
                 self._commit_all()
+
+    def _check_ours(self, message: Message) -> None:
+        """It may be another consumer's of the group; elsewhere its offset says nothing."""
+        settler = message.settler
+        if not isinstance(settler, StreamSettler) or settler.group is not self._group:
+            raise ValueError(f"{message!r} is not of the group {self.group!r}")
 
     def _commit_all(self) -> None:
         ranges = [*self._past, *self._got, *self._orphaned]

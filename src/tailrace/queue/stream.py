@@ -231,7 +231,7 @@ class StreamSettler:
 
     def __init__(self, group: StreamGroup, consumer: str, auto_commit: bool) -> None:
         self.id = group.id
-        self._group = group
+        self.group = group
         self._consumer = consumer
         self._auto_commit = auto_commit
 
@@ -242,7 +242,7 @@ class StreamSettler:
             raise ValueError("publish= needs a message that is settled; a stream has none")
         if self._auto_commit and messages:
             last = max(messages, key=lambda message: message.offset)
-            self._group.done(self._consumer, last.epoch, below=last.offset + 1)
+            self.group.done(self._consumer, last.epoch, below=last.offset + 1)
 
     def nack(self, messages: list[Message], delay: Any = None, error: str = "") -> None:
         """Nothing: to read again, seek."""
@@ -252,7 +252,7 @@ class StreamSettler:
         commits."""
         if messages:
             last = max(messages, key=lambda message: message.offset)
-            self._group.done(self._consumer, last.epoch, below=last.offset + 1)
+            self.group.done(self._consumer, last.epoch, below=last.offset + 1)
 
     def release(self, messages: list[Message]) -> None:
         """Nothing: nobody holds a message of a stream."""
@@ -264,4 +264,4 @@ class StreamSettler:
         return nullcontext()
 
     def properties(self, message: Message) -> dict[str, Any]:
-        return self._group.properties(message)
+        return self.group.properties(message)
