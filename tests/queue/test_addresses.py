@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace import InvalidName
-from tailrace.queue.addresses import address_of, default_binding, parse_address
+from tailrace import InvalidName, Store
+from tailrace.queue.addresses import address_of, default_binding, is_selected, parse_address
 from tailrace.queue.topics import matches
 
 
@@ -51,3 +51,24 @@ def test_there_and_back(routing_key: str) -> None:
     assert parse_address(topic) == ("orders", routing_key, None)
     assert matches(default_binding("orders"), topic)
     assert not matches(default_binding("order"), topic)
+
+
+TOPICS = [f"$queue/orders{behind}" for behind in ("", "/", "//", "/a", "/a/", "//a", "/$a", "/a/b")]
+FILTERS = ["#", "+", "+/+", "/", "/+", "+/", "+/#", "/#", "a", "a/#", "a/+", "$a", "$a/#", "//"]
+
+
+@pytest.mark.parametrize("pattern", FILTERS)
+def test_filters_go_by_the_levels_behind_the_address(store: Store, pattern: str) -> None:
+    """Also where a level is empty, which the routing key does not show."""
+    queue = store.queue("orders")
+    for topic in TOPICS:
+        store.publish(topic, topic)
+    expected = [topic for topic in TOPICS if matches(f"$queue/orders/{pattern}", topic)]
+    for found in (queue.peek("g", 99, filter=pattern), queue.consumer("g", filter=pattern)):
+        messages = found if isinstance(found, list) else found.receive(99)
+        assert [message.topic for message in messages] == expected
+
+
+@pytest.mark.parametrize("topic", ["", "orders", "$queue", "$queue/order/a", "$queue/orders2/a"])
+def test_what_is_no_address_of_the_queue_has_no_levels_there(topic: str) -> None:
+    assert [pattern for pattern in FILTERS if is_selected(pattern, "orders", topic)] == ["#"]

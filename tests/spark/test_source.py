@@ -368,13 +368,15 @@ def test_keys(data: Path, keys: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["#", "eu", "eu/#", "eu/+", "+", "+/+", "$x", "$x/#", "eu//+", "nothing"]
+    "pattern",
+    ["#", "eu", "eu/#", "eu/+", "+", "+/+", "+/#", "/#", "$x", "$x/#", "eu//+", "nothing"],
 )
 def test_filters_are_those_of_groups(tmp_path: Path, pattern: str) -> None:
     with open_store(tmp_path) as store:
         queue = store.queue("q")
         for key in ("", "eu", "eu/de", "eu/de/berlin", "us", "$x", "$x/y", "eu//x", "eu/"):
             queue.publish(b"", routing_key=key)
+        store.publish("$queue/q/", b"")  # with a level, which is empty
         with queue.consumer("g", filter=pattern) as consumer:
             expected = [message.offset for message in consumer.receive(100)]
     assert offsets(tmp_path, queue="q", filter=pattern) == expected

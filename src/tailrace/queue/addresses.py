@@ -10,9 +10,17 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tailrace.errors import InvalidName
-from tailrace.queue.topics import check_topic
+from tailrace.queue.topics import check_topic, matches
 
-__all__ = ["ROOT", "Address", "address_of", "default_binding", "parse_address", "topic_in"]
+__all__ = [
+    "ROOT",
+    "Address",
+    "address_of",
+    "default_binding",
+    "is_selected",
+    "parse_address",
+    "topic_in",
+]
 
 ROOT: Final = "$queue"
 VERBS: Final = frozenset({"$ack", "$nack", "$reject", "$commit"})
@@ -61,3 +69,12 @@ def topic_in(queue: str, routing_key: str) -> str:
     if VERBS.intersection(routing_key.split("/")):
         raise InvalidName(f"the routing key {routing_key!r} has a level that is a verb")
     return topic
+
+
+def is_selected(pattern: str, queue: str, topic: str) -> bool:
+    """Does the filter of a group take what a queue got by a topic? It is compared with the levels
+    behind the queue's address, where `$` is a letter; an ordinary topic has none there. So only `#`
+    takes what has no level, which is not the same as an empty one."""
+    root = address_of(queue)
+    behind = topic[len(root) :] if topic.startswith(f"{root}/") else ""
+    return matches(f"/{pattern}", behind)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Protocol
 
 from tailrace.kernel import Record, find_header
+from tailrace.queue.addresses import is_selected
 from tailrace.queue.clock import Clock
 from tailrace.queue.feed import Feed
 from tailrace.queue.handles import QueueLog
@@ -21,11 +22,9 @@ from tailrace.queue.message import (
     Message,
     expires_at,
     meant_for,
-    routing_key_of,
     topic_of,
 )
 from tailrace.queue.runs import runs_of
-from tailrace.queue.topics import matches
 
 __all__ = [
     "SCAN_MOST",
@@ -54,10 +53,7 @@ class Selection:
         self._group_id = group_id
         self._clock = clock
         self.is_all = pattern in ("", "#")
-        # Below a root, so that a key without levels is no level, and `$` is a letter.
-        self._matches = lru_cache(4096)(
-            lambda key: matches(f"/{pattern}", f"/{key}" if key else "")
-        )
+        self._selects = lru_cache(4096)(partial(is_selected, pattern, queue))
 
     def takes(self, record: Record) -> bool:
         if find_header(record, RAW_EXPIRES) is not None:
@@ -83,7 +79,7 @@ class Selection:
     def _concerns(self, record: Record) -> bool:
         if find_header(record, RAW_FOR_GROUP) is not None and meant_for(record) != self._group_id:
             return False
-        return self.is_all or self._matches(routing_key_of(self.queue, topic_of(record)))
+        return self.is_all or self._selects(topic_of(record))
 
 
 class Scan:

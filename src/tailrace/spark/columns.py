@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from tailrace.errors import ConfigError
-from tailrace.queue.addresses import ROOT, address_of
-from tailrace.queue.topics import matches
+from tailrace.queue.addresses import ROOT, address_of, is_selected
 
 if TYPE_CHECKING:
     from tailrace.log.log import Log
@@ -135,7 +134,7 @@ class Rows:
         if self.keys is not None:
             found.add("key")
         if self.pattern is not None:
-            found.add("routing_key")
+            found.add("topic")
         if self.since_ms is not None or self.until_ms is not None:
             found.add("timestamp")
         return found
@@ -163,7 +162,7 @@ class Decoder:
             *(["_topic"] if wanted & {"topic", "routing_key"} else []),
             *(["_expires_at"] if "expires_at" in wanted else []),
         ]
-        self._known: dict[str, bool] = {}  # which routing keys match
+        self._known: dict[str | None, bool] = {}  # which topics match
 
     def track(self) -> None:
         """Tell how far `read` has come."""
@@ -239,7 +238,7 @@ class Decoder:
         if rows.keys is not None:
             masks.append(pc.is_in(made["key"], pa.array(rows.keys, pa.binary())))
         if rows.pattern is not None:
-            masks.append(self._matching(made["routing_key"], rows.pattern))
+            masks.append(self._matching(made["topic"], rows.pattern))
         if rows.since_ms is not None:
             masks.append(pc.greater_equal(made["timestamp"], _moment(rows.since_ms)))
         if rows.until_ms is not None:
@@ -249,13 +248,13 @@ class Decoder:
             kept = mask if kept is None else pc.and_(kept, mask)
         return kept
 
-    def _matching(self, routing_keys: Any, pattern: str) -> Any:
+    def _matching(self, topics: Any, pattern: str) -> Any:
         """There are few different ones, mostly, and each is looked at once."""
-        for key in pc.unique(routing_keys).to_pylist():
-            if key not in self._known:
-                self._known[key] = matches(f"/{pattern}", f"/{key}" if key else "")
-        fitting = [key for key, fits in self._known.items() if fits]
-        return pc.is_in(routing_keys, pa.array(fitting, pa.string()))
+        for topic in pc.unique(topics).to_pylist():
+            if topic not in self._known:
+                self._known[topic] = is_selected(pattern, self._queue, topic or "")
+        fitting = [topic for topic, fits in self._known.items() if fits]
+        return pc.is_in(topics, pa.array(fitting, pa.string()))
 
 
 def time_of(milliseconds: Any) -> Any:
