@@ -216,7 +216,7 @@ def test_keeping_a_message_for_as_long_as_its_consumer_asked_for(path: Path) -> 
         async with aio.open(path, flush="async") as store:
             queue = await store.queue("q", visibility_timeout="1h")
             await queue.publish(b"0")
-            own = {"visibility_timeout": 0.4}
+            own: dict[str, Any] = {"visibility_timeout": 0.4}
             async with queue.consumer("g", **own) as one, queue.consumer("g", **own) as other:
                 [message] = await one.receive()
                 async with message.auto_extend() as keeping:
