@@ -96,6 +96,75 @@ LINES = {
     "both": ["SELECT 1", "--json", "--output", "csv"],
 }
 
+# Statements that name columns which have no say in what comes of them, and what that is.
+DROPPED: dict[str, list[dict[str, object]]] = {
+    "SELECT count(*) AS n FROM (SELECT key, value FROM orders)": [{"n": 3}],
+    "SELECT count(*) AS n FROM orders WHERE value IS NOT NULL OR true": [{"n": 3}],
+    "SELECT count(*) AS n FROM (SELECT * FROM orders ORDER BY value)": [{"n": 3}],
+    "SELECT offset FROM orders WHERE 1 = 0 AND value = 'x'": [],
+    "SELECT n FROM (SELECT count(*) AS n, max(value) AS m FROM orders)": [{"n": 3}],
+    "SELECT o.offset FROM orders o WHERE EXISTS "
+    "(SELECT headers FROM `$dlq/orders` d WHERE d.value = o.value)": [{"offset": 2}],
+    "WITH t AS (SELECT key, value, headers FROM orders) SELECT count(*) AS n FROM t": [{"n": 3}],
+    "SELECT count(*) AS n FROM orders o JOIN (SELECT key, value v FROM `$dlq/orders`) d "
+    "ON o.key = d.key": [{"n": 2}],
+    "SELECT typeof(value) AS t, typeof(headers) AS h FROM orders LIMIT 1": [
+        {"t": "binary", "h": "array<struct<key:string,value:binary>>"}
+    ],
+    "SELECT count(*) AS n FROM orders GROUP BY key, 1 = 1 OR value = 'x' ORDER BY n": [
+        {"n": 1},
+        {"n": 2},
+    ],
+    "SELECT key, row FROM (SELECT *, row_number() OVER (ORDER BY offset) AS row, "
+    "row_number() OVER (PARTITION BY key ORDER BY value) AS unused FROM orders) WHERE row = 3": [
+        {"key": "k1", "row": 3}
+    ],
+    "SELECT key, count(*) AS n FROM orders GROUP BY ALL ORDER BY 1;": [
+        {"key": None, "n": 1},
+        {"key": "k1", "n": 2},
+    ],
+    "SELECT h.key AS h FROM orders LATERAL VIEW explode(headers) AS h": [{"h": "a"}],
+    "FROM orders |> SELECT key, value |> AGGREGATE count(*) AS n": [{"n": 3}],
+    "SELECT * EXCEPT (value, headers, timestamp, partition, timestampType, routing_key) "
+    "FROM orders WHERE offset = 1": [
+        {
+            "key": None,
+            "topic": "$queue/orders",
+            "offset": 1,
+            "queue": "orders",
+            "message_id": "orders:1",
+            "expires_at": None,
+        }
+    ],
+    "SELECT count(value) AS n, count(*) AS m, count(key) AS k FROM orders": [
+        {"n": 3, "m": 3, "k": 2}
+    ],
+    "SELECT a, b, i FROM (SELECT * FROM VALUES (x'61', x'62', 't', 1, 9L, now(), 1, null, 'q', '', "
+    "'m', now()) AS v(a, b, c, d, e, f, g, h, i, j, k, l) UNION ALL SELECT * FROM orders) "
+    "WHERE e IN (0, 9) AND c || d || f || g || j || k <> '' ORDER BY a": [
+        {"a": "a", "b": "b", "i": "q"},
+        {"a": "k1", "b": "two cups", "i": "orders"},
+    ],
+    "SELECT * FROM VALUES (x'61', x'62', 't', 1, 9L, now(), 1, null, 'q', '', 'm', now()) "
+    "AS v(a, b, c, d, e, f, g, h, i, j, k, l) WHERE d = 2 UNION ALL SELECT * FROM orders LIMIT 1": [
+        {
+            "a": "k1",
+            "b": "two cups",
+            "c": "$queue/orders",
+            "d": 0,
+            "e": 0,
+            "f": "2023-11-14T22:13:20.000Z",
+            "g": 0,
+            "h": [{"key": "a", "value": "b"}],
+            "i": "orders",
+            "j": "",
+            "k": "orders:0",
+            "l": None,
+        }
+    ],
+}
+LINES |= {statement: [statement, "--json"] for statement in DROPPED}
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -253,6 +322,11 @@ def test_queues_are_found_by_the_names_in_the_statement(ran: dict[str, Done]) ->
     assert rows(ran["unused"]) == []
     assert rows(ran["dotted"]) == [{"v": "e"}]
     assert [row["value"] for row in rows(ran["told apart"])] == ["Twin"]
+
+
+@pytest.mark.parametrize("statement", DROPPED)
+def test_columns_may_be_named_that_are_not_needed(ran: dict[str, Done], statement: str) -> None:
+    assert rows(ran[statement]) == DROPPED[statement]
 
 
 def test_what_is_wrong_is_one_line(ran: dict[str, Done]) -> None:

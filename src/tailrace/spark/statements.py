@@ -5,6 +5,10 @@ A statement is tried; the table that Spark does not know is a queue, and it is t
 query the tables are stand-ins at first, which have the columns and no rows: so a mistake is found
 before anything is read, and Spark's plan tells which columns are needed. By itself Spark would have
 all of them read.
+
+The statement is then understood once more, over tables of which only those columns are read. It may
+name others, which Spark has found to have no say in what comes of it: those are there, and null.
+What comes of a statement is the same for anything that they may hold, so it is for nulls.
 """
 
 from __future__ import annotations
@@ -21,9 +25,37 @@ from tailrace.spark.columns import COLUMNS, HEADERS_AS, ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["describe", "is_command", "needed", "parts", "place_of", "query", "quietly", "quoted"]
+__all__ = [
+    "describe",
+    "is_command",
+    "needed",
+    "parts",
+    "place_of",
+    "query",
+    "quietly",
+    "quoted",
+    "with_all",
+]
 
 _PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
+# Steps of a plan that name each column that they use, and hand on the others as they are.
+_BY_NAME: Final = (
+    "Aggregate",
+    "Expand",
+    "Filter",
+    "Generate",
+    "GlobalLimit",
+    "Join",
+    "LocalLimit",
+    "Offset",
+    "Project",
+    "Repartition",
+    "RepartitionByExpression",
+    "Sort",
+    "Window",
+    "WindowGroupLimit",
+)
+_KINDS: Final = {**COLUMNS, "headers": HEADERS_AS["array"]}
 _POSITION: Final = re.compile(r"\(?\bline (\d+),? pos(?:ition)? (\d+)\)?")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _CLASS: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\] ")
@@ -113,7 +145,6 @@ class _Views:
         self._spark.createDataFrame(nothing, schema).createOrReplaceTempView(quoted(view))
 
     def make(self, view: str) -> None:
-        kinds = {**COLUMNS, "headers": HEADERS_AS["array"]}
         reader = self._spark.read.format("tailrace").option("path", self._path)
         queue = self.made[view]
         reader = reader.option("queue", queue)
@@ -121,8 +152,8 @@ class _Views:
             reader = reader.option("includeArchive", "true").option(
                 "archive", self._archives[queue]
             )
-        reader = reader.schema(", ".join(f"{name} {kinds[name]}" for name in self.columns))
-        reader.load().createOrReplaceTempView(quoted(view))
+        reader = reader.schema(", ".join(f"{name} {_KINDS[name]}" for name in self.columns))
+        with_all(reader.load(), _KINDS).createOrReplaceTempView(quoted(view))
 
 
 def parts(name: str) -> list[str]:
@@ -146,23 +177,46 @@ def is_command(spark: SparkSession, statement: str) -> bool:
 
 
 def needed(frame: DataFrame) -> list[str]:
-    """The columns that the plan of a query refers to. By name alone, which may be too many."""
+    """The columns on which it depends what comes of a query, by its plan. By name alone, which may
+    be too many."""
     plan: Any = frame._jdf.queryExecution().optimizedPlan()
-    names = {name.lower() for name in _names(plan.output())}
+    names = set(_names(plan.output()))
     for node in _nodes(plan):
-        names |= {name.lower() for name in _names(node.references().toSeq())}
-    return [name for name in COLUMNS if name.lower() in names] or ["offset"]  # rows are counted
+        names.update(_names(node.references().toSeq()))
+        if node.nodeName() not in _BY_NAME:  # a union takes columns by their places
+            for below in _each(node.children()):
+                names.update(_names(below.output()))
+    lower = {name.lower() for name in names}
+    return [name for name in COLUMNS if name.lower() in lower] or ["offset"]  # rows are counted
+
+
+def with_all(frame: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
+    """With all of these columns, in their order, and then its others: those that are not needed,
+    and were not read, are null."""
+    from pyspark.sql import functions as f
+
+    there = set(frame.columns)
+    columns = [
+        f.col(name) if name in there else f.lit(None).cast(kind).alias(name)
+        for name, kind in kinds.items()
+    ]
+    return frame.select(*columns, *(f.col(name) for name in frame.columns if name not in kinds))
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
     yield plan
     for below in (plan.children(), plan.subqueries()):
-        for index in range(below.size()):
-            yield from _nodes(below.apply(index))
+        for node in _each(below):
+            yield from _nodes(node)
 
 
 def _names(attributes: Any) -> list[str]:
-    return [attributes.apply(index).name() for index in range(attributes.size())]
+    return [attribute.name() for attribute in _each(attributes)]
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
 
 
 # --- what is wrong with it ------------------------------------------------------------------

@@ -103,6 +103,24 @@ def test_joins_with_files_and_other_queues(spark: Any, place: Place) -> None:
     assert run.status.offsets == {"events": 2, "payments": 3}
 
 
+def test_columns_that_are_named_and_not_needed(spark: Any, place: Place) -> None:
+    """They are not read; the one of a watermark is, whatever the statement does with it."""
+    place.publish("events", b"1", b"2", key="a", headers={"a": "b"}, timestamp=T0)
+    place.publish("events", b"3", key="b", timestamp=T0 + MINUTE)
+    definition = place.define(
+        watermark={"column": "timestamp", "delay": "1s"},
+        output_mode="update",
+        sql="""
+            WITH every AS (SELECT key, value, headers, timestamp, routing_key FROM events)
+            SELECT key, count(*) AS n FROM every WHERE value IS NOT NULL OR true GROUP BY key
+        """,
+    )
+    run = place.run(spark, definition)
+    found = zip(place.messages("out"), place.documents("out"), strict=True)
+    assert {message.key: row["n"] for message, row in found} == {b"a": 2, b"b": 1}
+    assert run.status.watermark == at(T0 + MINUTE - 1_000).replace("+00:00", ".000Z")
+
+
 def test_a_restart_goes_on(spark: Any, place: Place) -> None:
     definition = place.define(sql="SELECT key, value, timestamp, headers FROM events", start="next")
     place.publish("events", b"before")

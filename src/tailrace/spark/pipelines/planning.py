@@ -21,7 +21,15 @@ from tailrace.spark.encoding import IGNORED, TAKES, check_schema
 from tailrace.spark.pipelines.avro import FIELDS, REASON, AvroSource, columns_of
 from tailrace.spark.pipelines.decoding import bad_rows, declared, rows
 from tailrace.spark.pipelines.definition import Definition, Files, FileTable, Input
-from tailrace.spark.statements import describe, is_command, needed, parts, place_of, quoted
+from tailrace.spark.statements import (
+    describe,
+    is_command,
+    needed,
+    parts,
+    place_of,
+    quoted,
+    with_all,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,7 +130,8 @@ class Planner:
             if columns is None:
                 frame = self._stand_in(given, schema)
             else:
-                frame = self._read(name, schema, columns)
+                wanted = [*columns, *_watermarked(given)]
+                frame = with_all(self._read(name, schema, wanted), _KINDS)
             frame = rows(frame, given, schema)
             if given.watermark is not None:
                 frame = self._with_watermark(frame, name, given)
@@ -151,8 +160,8 @@ class Planner:
 
     def _read(self, name: str, schema: StructType | None, columns: list[str]) -> DataFrame:
         given = self._definition.inputs[name]
-        wanted = [*columns] if "value" in columns or given.format == "raw" else [*columns, "value"]
-        kinds = [f"{each} {_KINDS[each]}" for each in wanted]
+        wanted = {*columns, "value"} if given.format != "raw" else {*columns}
+        kinds = [f"{each} {kind}" for each, kind in _KINDS.items() if each in wanted]
         reader: Any = self._spark.readStream if given.is_stream else self._spark.read
         if given.format == "avro" and schema is not None:
             assert given.schema is not None
@@ -239,6 +248,13 @@ class Planner:
 
     def _wrong(self, said: str) -> TailraceError:
         return TailraceError(f"pipeline {self._definition.name!r}: {said}")
+
+
+def _watermarked(given: Input) -> list[str]:
+    """The column that a watermark goes by: a stand-in is no stream, whose plan knows nothing of
+    it."""
+    column = "" if given.watermark is None else given.watermark.column
+    return [name for name in COLUMNS if name.lower() == column.lower()]
 
 
 def messages(frame: DataFrame) -> DataFrame:
