@@ -510,6 +510,8 @@ def test_a_kill_at_each_step(tmp_path: Path, count: int, flush: str) -> None:
         ("double", "ttl", float("nan"), "'ttl': nan cannot be"),
         ("double", "ttl", float("inf"), "'ttl': inf cannot be"),
         ("bigint", "expires_at", -5, "'expires_at': -5 cannot be"),
+        ("bigint", "timestamp", 2**62, "'timestamp': 4611686018427387904 cannot be"),
+        ("bigint", "timestamp", -(10**16), "'timestamp': -10000000000000000 cannot be"),
     ],
 )
 def test_values_that_are_refused(

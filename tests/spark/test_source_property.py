@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace import Message
 from tailrace.kernel import Record, read_header
 from tailrace.log.fs import OsFileSystem
 from tailrace.queue.addresses import address_of
@@ -26,7 +27,6 @@ from tests.spark.support import (
     collect,
     column,
     fill,
-    moment,
     open_store,
     read,
     rows,
@@ -39,6 +39,9 @@ NAMES = schema().names
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
 headers = st.lists(st.tuples(names.map(lambda name: f"h{name}"), st.binary(max_size=5)), max_size=3)
+times = st.integers(0, 100).map(lambda second: T0 + second * 1000) | st.sampled_from(
+    [0, -5, 10**16, -(10**16), 2**62, 2**63 - 1, -(2**63)]
+)
 values = st.none() | st.binary(max_size=20) | st.integers(0, 600).map(bytes)
 
 
@@ -51,7 +54,7 @@ def records(draw: st.DrawFn) -> Record:
     if draw(st.booleans()):
         own.append(("_expires_at", str(T0 + draw(st.integers(0, 10**6)))))
     return Record(
-        timestamp=T0 + draw(st.integers(0, 100)) * 1000,
+        timestamp=draw(times),
         key=draw(st.sampled_from([b"", b"a", b"b", b"\xff"])),
         value=draw(values),
         headers=own + draw(headers),
@@ -94,8 +97,8 @@ cases = st.builds(
 
 
 @contextlib.contextmanager
-def made(case: Case) -> Iterator[tuple[str, list[dict[str, Any]], int, int]]:
-    """The store, the rows of the range by the log's own reader, and the range."""
+def made(case: Case) -> Iterator[tuple[str, list[Message], int, int]]:
+    """The store, the messages of the range by the log's own reader, and the range."""
     with tempfile.TemporaryDirectory() as folder:
         with open_store(folder) as store:
             stream = store.stream("q", **case.options)
@@ -109,8 +112,8 @@ def made(case: Case) -> Iterator[tuple[str, list[dict[str, Any]], int, int]]:
             stream = store.stream("q", **case.options)
             log = stream.log
             first, last = case.bounds(log.start_offset, log.end_offset)
-            expected = [as_row(message) for message in stream.read(first, last)]
-        yield folder, expected, first, last
+            messages = list(stream.read(first, last))
+        yield folder, messages, first, last
 
 
 def remove_batches(files: list[Path], removed: list[bool]) -> None:
@@ -152,7 +155,8 @@ def test_a_plan_has_each_row_once(case: Case) -> None:
     from tailrace.spark.planning import Place, cut, pack
     from tailrace.spark.planning import read as read_split
 
-    with made(case) as (folder, expected, first, last):
+    with made(case) as (folder, messages, first, last):
+        expected = [as_row(message) for message in messages]
         place = Place(folder)
         queue = place.queues()["q"]
         with place.log("q", queue.incarnation) as log:
@@ -195,31 +199,29 @@ def test_rows_can_be_chosen(
     if pattern is not None:
         options["filter"] = pattern
 
-    def is_wanted(row: dict[str, Any]) -> bool:
-        if since is not None and row["timestamp"] < moment(T0 + since * 1000):
+    def is_wanted(message: Message) -> bool:
+        if since is not None and message.timestamp < T0 + since * 1000:
             return False
         if keys is not None and (
-            row["key"] is None or row["key"] not in [k.encode() for k in keys]
+            message.key is None or message.key not in [k.encode() for k in keys]
         ):
             return False
-        routing_key = row["routing_key"]
-        topic = f"/{routing_key}" if routing_key else ""
+        topic = f"/{message.routing_key}" if message.routing_key else ""
         return pattern is None or matches(f"/{pattern}", topic)
 
     case.range = (0.0, 1.0)
-    with made(case) as (folder, expected, _, _):
+    with made(case) as (folder, messages, _, _):
         if until is not None:  # it ends before the first that is not older
-            late = [
-                n for n, row in enumerate(expected) if row["timestamp"] >= moment(T0 + until * 1000)
-            ]
-            expected = expected[: late[0]] if late else expected
-        assert read(folder, **options) == [row for row in expected if is_wanted(row)]
+            late = [n for n, each in enumerate(messages) if each.timestamp >= T0 + until * 1000]
+            messages = messages[: late[0]] if late else messages
+        assert read(folder, **options) == [as_row(each) for each in messages if is_wanted(each)]
 
 
 @settings(max_examples=4)
 @given(case=cases)
 def test_spark_reads_what_the_log_holds(spark: Any, case: Case) -> None:
-    with made(case) as (folder, expected, first, last):
+    with made(case) as (folder, messages, first, last):
+        expected = [as_row(message) for message in messages]
         reader = spark.read.format("tailrace").option("path", folder).option("queue", "q")
         reader = reader.option("splitBytes", case.split_bytes)
         reader = reader.option("startingOffsets", json.dumps({"q": first}))

@@ -25,6 +25,7 @@ pc: Any = pyarrow.compute  # its stubs know few of these calls
 __all__ = [
     "COLUMNS",
     "HEADERS_AS",
+    "MOST_MS",
     "OURS",
     "Decoder",
     "Projection",
@@ -60,6 +61,7 @@ HEADERS_AS: Final = {
 OURS: Final = ("_topic", "_id", "_state", "_expires_at", "_for_group", "_producer", "_sequence")
 
 _TIME: Final = pa.timestamp("us", "UTC")
+MOST_MS: Final = (2**63 - 1) // 1000  # as far from 1970 as Spark's times go, which are microseconds
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _TYPES: Final = {
     "binary": pa.binary(),
@@ -189,9 +191,9 @@ class Decoder:
 
     def _make(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         made: dict[str, Any] = {}
-        for name in {*self._projection.names, *self._rows.needs}:
+        for name in {*self._projection.names, *(self._rows.needs - {"timestamp"})}:
             made[name] = self._column(name, batch)
-        kept = self._kept(made)
+        kept = self._kept(made, batch)
         arrays = [made[name] for name in self._projection.names]
         if not arrays:  # a count is an answer, too
             rows = batch.num_rows if kept is None else kept.true_count
@@ -232,17 +234,20 @@ class Decoder:
         pairs = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
         return pa.ListArray.from_arrays(lists.offsets, pairs)
 
-    def _kept(self, made: dict[str, Any]) -> Any:
-        """Which rows are wanted; `None` if all are."""
+    def _kept(self, made: dict[str, Any], batch: pa.RecordBatch) -> Any:
+        """Which rows are wanted; `None` if all are. Times as the log has them: not all of them are
+        times to Spark."""
         rows, masks = self._rows, []
         if rows.keys is not None:
             masks.append(pc.is_in(made["key"], pa.array(rows.keys, pa.binary())))
         if rows.pattern is not None:
             masks.append(self._matching(made["topic"], rows.pattern))
-        if rows.since_ms is not None:
-            masks.append(pc.greater_equal(made["timestamp"], _moment(rows.since_ms)))
-        if rows.until_ms is not None:
-            masks.append(pc.less(made["timestamp"], _moment(rows.until_ms)))
+        if rows.since_ms is not None or rows.until_ms is not None:
+            times = batch.column("timestamp").view(pa.int64())  # those of an archive are no numbers
+            if rows.since_ms is not None:
+                masks.append(pc.greater_equal(times, rows.since_ms))
+            if rows.until_ms is not None:
+                masks.append(pc.less(times, rows.until_ms))
         kept = None
         for mask in masks:
             kept = mask if kept is None else pc.and_(kept, mask)
@@ -258,11 +263,14 @@ class Decoder:
 
 
 def time_of(milliseconds: Any) -> Any:
+    """As Spark has times; null where there are no such microseconds."""
+    bounds = pc.min_max(milliseconds).as_py()
+    if bounds["min"] is not None and (bounds["min"] < -MOST_MS or bounds["max"] > MOST_MS):
+        is_time = pc.and_(
+            pc.greater_equal(milliseconds, -MOST_MS), pc.less_equal(milliseconds, MOST_MS)
+        )
+        milliseconds = pc.if_else(is_time, milliseconds, None)
     return pc.multiply(milliseconds, 1000).view(_TIME)
-
-
-def _moment(milliseconds: int) -> Any:
-    return pa.scalar(milliseconds * 1000, _TIME)
 
 
 def numbers(column: Any) -> Any:

@@ -19,6 +19,7 @@ from tailrace.queue.addresses import address_of, topic_in
 from tailrace.queue.dead_letters import PREFIX as DEAD
 from tailrace.queue.message import EXPIRES, ID, STATE, TOPIC
 from tailrace.queue.topics import check_topic
+from tailrace.spark.columns import MOST_MS
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
@@ -105,7 +106,10 @@ class Encoder:
         else:  # a message without a key has an empty one
             made["key"] = pa.repeat(pa.scalar(b"", pa.binary()), rows.num_rows)
         if "timestamp" in columns:
-            made["timestamp"] = _milliseconds(columns["timestamp"])
+            given = _milliseconds(columns["timestamp"])
+            unit = "milliseconds since 1970, or before it"
+            _check_range("timestamp", given, MOST_MS + 1, unit, begin=-MOST_MS)
+            made["timestamp"] = given
         return pa.RecordBatch.from_pydict(made)
 
     # --- headers ----------------------------------------------------------------------------
@@ -224,9 +228,9 @@ def _lists(parts: list[_Part], rows: int) -> Any:
     return pa.ListArray.from_arrays(offsets, pairs)
 
 
-def _check_range(name: str, column: Any, end: int, unit: str) -> None:
-    """`ConfigError` unless all that are not null are from 0 on, and below the end."""
-    is_wrong = pc.invert(pc.and_(pc.greater_equal(column, 0), pc.less(column, end)))
+def _check_range(name: str, column: Any, end: int, unit: str, begin: int = 0) -> None:
+    """`ConfigError` unless all that are not null are from there on, and below the end."""
+    is_wrong = pc.invert(pc.and_(pc.greater_equal(column, begin), pc.less(column, end)))
     wrong = pc.filter(column, pc.fill_null(is_wrong, False))
     if len(wrong):
         raise ConfigError(f"the column {name!r}: {wrong[0].as_py()} cannot be a number of {unit}")
