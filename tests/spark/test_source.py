@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tailrace import Store
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.errors import ConfigError, OffsetOutOfRange, TailraceError
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.repair import recover
 from tests.log.helpers import flip
@@ -27,6 +27,7 @@ from tests.spark.support import (
     moment,
     offsets,
     open_store,
+    pa,
     read,
     rows,
     schema,
@@ -128,6 +129,16 @@ def test_a_schema_prunes_and_orders(shop: Store, spark: Any) -> None:
     found = reader.schema("value binary, expires_at timestamp, offset long").load()
     assert found.columns == ["value", "expires_at", "offset"]
     assert collect(found) == [{name: row[name] for name in found.columns} for row in expected]
+
+
+def test_times_that_spark_does_not_have() -> None:
+    from tailrace.spark.columns import MOST_MS, time_of
+
+    given = pa.array([0, MOST_MS, MOST_MS + 1, -MOST_MS, -MOST_MS - 1, None], pa.int64())
+    found = time_of(given).cast(pa.int64()).to_pylist()
+    assert found == [0, MOST_MS * 1000, None, -MOST_MS * 1000, None, None]
+    assert time_of(pa.nulls(2, pa.int64())).to_pylist() == [None, None]
+    assert time_of(pa.array([], pa.int64())).to_pylist() == []
 
 
 @pytest.mark.parametrize("name", schema().names)
@@ -333,6 +344,22 @@ def test_times(data: Path, start: str | None, end: str | None, expected: range) 
     assert offsets(data, queue="s", **options, exactTimestamps="true") == list(expected)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": '{"s": 50}', "startingTimestamp": str(T0 + 10_000)}, range(50, 60)),
+        ({"startingOffsets": '{"s": 5}', "startingTimestamp": str(T0 + 10_000)}, range(10, 60)),
+        ({"endingOffsets": '{"s": 5}', "endingTimestamp": str(T0 + 20_000)}, range(5)),
+        ({"endingOffsets": '{"s": 25}', "endingTimestamp": str(T0 + 20_000)}, range(20)),
+        ({"startingOffsets": '{"s": 30}', "endingTimestamp": str(T0 + 20_000)}, range(0)),
+        ({"startingOffsets": "latest", "startingTimestamp": str(T0 + 10_000)}, range(0)),
+    ],
+)
+def test_offsets_and_times(data: Path, options: dict[str, str], expected: range) -> None:
+    """Both hold."""
+    assert offsets(data, queue="s", **options) == list(expected)
+
+
 def test_times_are_offsets_unless_they_are_to_be_exact(tmp_path: Path) -> None:
     """Clocks go back: the first at or after a time has older ones behind it."""
     with open_store(tmp_path) as store:
@@ -489,10 +516,63 @@ def test_retention_has_passed_the_offset(data: Path) -> None:
         store.get("s").log.truncate_before(25)
     assert offsets(data, queue="s") == list(range(25, 60))
     options = {"queue": "s", "startingOffsets": '{"s": 10}'}
-    with pytest.raises(TailraceError, match=r"retention has deleted.* offset 10 .*starts at 25"):
+    with pytest.raises(TailraceError, match=r"retention has deleted.* offset 10 .* 25 to 59"):
         offsets(data, **options)
     assert offsets(data, **options, failOnDataLoss="false") == list(range(25, 60))
     assert offsets(data, **options, endingOffsets='{"s": 20}', failOnDataLoss="false") == []
+
+
+def test_retention_is_faster_than_a_plan(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It deletes something after the plan has looked where the log starts."""
+    from tailrace.spark import source as planning
+
+    cut = planning.cut
+    left = [5, 12]
+
+    def late(*given: Any) -> Any:
+        if left:
+            with open_store(data) as store:
+                log = store.get("s").log
+                log.truncate_before(left.pop(0))
+                log.vacuum()
+        return cut(*given)
+
+    monkeypatch.setattr(planning, "cut", late)
+    with pytest.raises(TailraceError, match=r"retention has deleted.*failOnDataLoss=false"):
+        offsets(data, queue="s")
+    assert left == [12]
+    assert offsets(data, queue="s", failOnDataLoss="false") == list(range(12, 60))
+
+
+def test_retention_deletes_a_file_that_a_plan_looks_into(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tailrace.spark import source as planning
+
+    cut = planning.cut
+    deleted = [20]
+
+    def gone(*given: Any) -> Any:
+        yield from list(cut(*given))[:1]
+        if deleted:
+            with open_store(data) as store:
+                store.get("s").log.truncate_before(deleted.pop())
+            raise FileNotFoundError("00000000000000000000.idx")
+        yield from list(cut(*given))[1:]
+
+    monkeypatch.setattr(planning, "cut", gone)
+    assert offsets(data, queue="s", failOnDataLoss="false") == list(range(20, 60))
+    deleted.append(20)
+    with pytest.raises(FileNotFoundError):  # nobody has deleted it
+        offsets(data, queue="s", failOnDataLoss="false")
+
+
+def test_a_checkpoint_behind_the_end_is_no_loss(data: Path) -> None:
+    """The log went back, as after a backup was restored."""
+    reader = source(data, queue="s").streamReader(schema("offset"))
+    [(end, incarnation)] = reader.latestOffset().values()
+    with pytest.raises(OffsetOutOfRange, match="offset 70 is not in the log"):
+        reader.partitions({"s": [end + 10, incarnation]}, {"s": [end + 20, incarnation]})
 
 
 def test_retention_is_faster_than_a_task(data: Path) -> None:

@@ -128,7 +128,7 @@ def test_retention_passes_a_query(spark: Any, tmp_path: Path) -> None:
         store.get("s").log.truncate_before(18)
     with pytest.raises(StreamingQueryException) as caught:
         query.run()
-    assert "offset 10 was deleted; the log starts at 18" in str(caught.value)
+    assert "offset 10 is not in the log; it has offsets 18 to 29" in str(caught.value)
     assert "failOnDataLoss=false" in str(caught.value)
     assert query.run(failOnDataLoss="false") == [12]
     assert query.committed()[-1] == {"s": 30}
@@ -179,6 +179,8 @@ def test_a_query_begins_with_what_comes(tmp_path: Path) -> None:
         ({"startingOffsets": "earliest"}, 0),
         ({"startingOffsets": '{"s": 7}'}, 7),
         ({"startingTimestamp": str(T0 + 5000)}, 5),
+        ({"startingTimestamp": str(T0 + 5000), "startingOffsets": '{"s": 7}'}, 7),
+        ({"startingTimestamp": str(T0 + 5000), "startingOffsets": '{"s": 3}'}, 5),
     ]:
         reader = stream_reader(tmp_path, queue="s", **options)
         assert positions(reader.initialOffset()) == {"s": expected}

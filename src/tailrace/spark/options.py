@@ -83,6 +83,7 @@ class SourceOptions:
         starting = _time(options, "startingTimestamp")
         ending = _time(options, "endingTimestamp")
         is_exact = _truth(options, "exactTimestamps", False)
+        begin = "latest" if is_stream and starting is None else "earliest"
         keys, routing = options.get("keys"), options.get("filter")
         if routing is not None:
             check_filter(routing)
@@ -93,7 +94,7 @@ class SourceOptions:
             path=options["path"],
             queues=queues,
             pattern=pattern,
-            start=_offsets(options, "startingOffsets", "latest" if is_stream else "earliest"),
+            start=_offsets(options, "startingOffsets", begin),
             end=_offsets(options, "endingOffsets", "latest"),
             starting_ms=starting,
             ending_ms=ending,

@@ -24,7 +24,7 @@ from tailrace.log.log import Log
 from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Projection, ddl
 from tailrace.spark.options import SinkOptions, SourceOptions, Start
-from tailrace.spark.planning import Place, Range, Split, cut, lost, pack, read
+from tailrace.spark.planning import Place, Range, Split, behind, cut, pack, read
 from tailrace.spark.versions import COUNTS_WITHOUT_COLUMNS, LIMITS
 from tailrace.spark.workers import settle
 
@@ -118,16 +118,24 @@ class _Reader:
 
                     table = together.Whole(place, queue, self._options, log)
                     yield from table.ranges(first, last, split_bytes)
-                elif log is not None and first < last:
-                    yield from cut(log, queue, self._readable(log, first), last, split_bytes)
+                elif log is not None:
+                    yield from self._cut(log, queue, first, last, split_bytes)
 
-    def _readable(self, log: Log, first: int) -> int:
-        """Retention may have passed the offset."""
-        start = log.start_offset
-        if first < start and self._options.fail_on_loss:
-            text = f"{log.path}: offset {first} was deleted; the log starts at {start}"
-            raise lost(OffsetOutOfRange(text), "retention has deleted")
-        return max(first, start)
+    def _cut(
+        self, log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int
+    ) -> list[Range]:
+        """Retention may have passed the offset, and may do so now."""
+        while first < last:
+            try:
+                return list(cut(log, queue, first, last, split_bytes))
+            except OffsetOutOfRange as error:
+                if error.low <= first:  # the log ends before it: it went back
+                    raise
+                first = behind(error, first, fail_on_loss=self._options.fail_on_loss)
+            except FileNotFoundError:  # deleted just now: look again
+                if log.start_offset <= first:
+                    raise
+        return []
 
     def read(self, partition: Any) -> Iterator[Any]:
         """In a task."""
@@ -165,11 +173,10 @@ class BatchReader(_Reader, DataSourceReader):
                 log = together.Whole(place, queue, options, found)
             if log is None:
                 return 0, 0
-            first = offset_of(
-                log, queue.name, options.start, options.starting_ms, "startingOffsets"
-            )
-            last = offset_of(log, queue.name, options.end, options.ending_ms, "endingOffsets")
-            return first, last
+            last = offset_of(log, queue.name, options.end, None, "endingOffsets")
+            if options.ending_ms is not None:
+                last = min(last, log.offset_at(options.ending_ms))
+            return first_of(log, queue.name, options), last
 
 
 class Bounded(Protocol):
@@ -204,6 +211,12 @@ def offset_of(log: Bounded, name: str, given: Start, at_ms: int | None, option: 
     return log.start_offset if word == "earliest" else log.end_offset
 
 
+def first_of(log: Bounded, name: str, options: SourceOptions) -> int:
+    """Where reading begins: an offset and a time both hold."""
+    first = offset_of(log, name, options.start, None, "startingOffsets")
+    return first if options.starting_ms is None else max(first, log.offset_at(options.starting_ms))
+
+
 class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[misc]
     """`spark.readStream`. An offset of Spark's is where each queue was read up to:
     `{"orders": [17, "5d2f…"]}`, with the queue's incarnation."""
@@ -230,10 +243,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         options.check_offsets(chosen)
         for name, queue in chosen.items():
             with place.log(name, queue.incarnation) as log:
-                offset = 0
-                if log is not None:
-                    given = options.start, options.starting_ms
-                    offset = offset_of(log, name, *given, "startingOffsets")
+                offset = 0 if log is None else first_of(log, name, options)
             found[name] = [offset, queue.incarnation]
         return found
 
