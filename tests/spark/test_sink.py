@@ -362,6 +362,12 @@ def test_nothing_is_written_by_no_rows(path: str) -> None:
     assert values(path) == []
 
 
+def test_a_name_is_remembered_with_its_rows(path: str) -> None:
+    for count in (0, 3, 5):
+        write(path, VALUE, rows("a", count), queue="q", txnId="x")
+    assert len(values(path)) == 3
+
+
 def test_an_aborted_job_leaves_nothing(path: str) -> None:
     once = writer(path, VALUE, queue="q")
     task = once.write(iter([batch(VALUE, rows("a", 10))]))
@@ -378,6 +384,44 @@ def test_an_abort_after_the_commit_changes_nothing(path: str) -> None:
     once.commit(tasks)
     once.abort(tasks)
     assert len(values(path)) == 10
+
+
+def test_a_task_that_goes_on_does_not_undo_a_commit(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It makes a file where the driver clears up."""
+    once = writer(path, VALUE, queue="q")
+    tasks = [once.write(iter([batch(VALUE, rows("a", 10))]))]
+    remove_dir = OsFileSystem.remove_dir
+
+    def late(self: OsFileSystem, folder: str) -> None:
+        (Path(folder) / "late.seg").touch()
+        remove_dir(self, folder)
+
+    monkeypatch.setattr(OsFileSystem, "remove_dir", late)
+    once.commit(tasks)
+    assert "what was staged for 'q' cannot be removed now" in caplog.text
+    once.abort(tasks)
+    monkeypatch.undo()
+    assert len(values(path)) == 10
+    make_old(path)
+    write(path, VALUE, rows("b", 1), queue="q")
+    assert not staged(path)
+
+
+@pytest.mark.parametrize("options", [{"txnId": "x"}, {"txnId": "x", "txnVersion": "3"}])
+def test_a_stream_has_no_name_of_its_own(path: str, options: dict[str, str]) -> None:
+    given = SinkOptions.parse({"path": path, "queue": "q", **options})
+    with pytest.raises(ConfigError, match=r"txnId: the batches of a stream .* leave it out"):
+        StreamWriter(given, schema(**VALUE), overwrite=False)
+
+
+def test_a_full_queue_is_not_waited_for(path: str) -> None:
+    with tailrace.open(path) as store:
+        store.queue("f", limits={"max_depth": 2, "on_full": "block"}).publish_many([b"1", b"2"])
+    with pytest.raises(Full):
+        write(path, VALUE, rows("a", 1), queue="f")
+    assert values(path, "f") == [b"1", b"2"]
 
 
 def test_batches_of_queries(path: str) -> None:

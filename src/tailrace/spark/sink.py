@@ -11,6 +11,7 @@ A job that writes to several queues has that in each of them, one after the othe
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -46,6 +47,8 @@ from tailrace.spark.workers import settle
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
 __all__ = ["BatchWriter", "StreamWriter"]
+
+logger = logging.getLogger("tailrace")
 
 _BATCH_BYTES = 1 << 20
 
@@ -155,15 +158,22 @@ class _Writer:
 
     def _discard(self, messages: list[Any]) -> None:
         """What is left of a transaction that is done, or given up; and what others have left there
-        long ago. Nobody else may look after this store."""
+        long ago. Nobody else may look after this store.
+
+        What cannot be removed stays until it is old: a task that goes on may be writing to it, and
+        what was published is published.
+        """
         place = Place(self._options.path)
         fs = OsFileSystem()
         staged = [each for each in messages if isinstance(each, Staged)]
-        for each in staged:
-            for name in each.pieces:
-                discard(fs, place.folder(name), each.transaction.name)
-        for name in {name for each in staged for name in each.pieces}:
-            sweep(fs, place.folder(name), time.time_ns() // 1_000_000)
+        folders = {(n, each.transaction.name) for each in staged for n in each.pieces}
+        for name, transaction in sorted(folders):
+            try:
+                discard(fs, place.folder(name), transaction)
+                sweep(fs, place.folder(name), time.time_ns() // 1_000_000)
+            except OSError as error:
+                text = "what was staged for %r cannot be removed now: %s"
+                logger.warning(text, name, error, extra={"queue": name})
 
 
 def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transaction) -> None:
@@ -218,6 +228,14 @@ class StreamWriter(_Writer, StreamArrowWriter):  # type: ignore[misc]
         'write with outputMode("append"), for which aggregates need a watermark; or with '
         "foreachBatch, and txnId and txnVersion"
     )
+
+    def __init__(self, options: SinkOptions, schema: Any, *, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite=overwrite)
+        if options.txn is not None:
+            raise ConfigError(
+                "txnId: the batches of a stream have names of their own, by its checkpoint; leave "
+                "it out"
+            )
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         context: Any = TaskContext.get()
