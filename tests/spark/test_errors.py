@@ -206,6 +206,10 @@ def test_the_builder_refuses_at_once(data: Path) -> None:
     found = table(nobody, str(data), "orders")
     with pytest.raises(TailraceError, match="there is no column 'ofset'; there are key,"):
         found.columns("ofset")
+    with pytest.raises(TailraceError, match=r"keys: b'\\xff' is no UTF-8"):
+        found.keys("a", b"\xff")
+    with pytest.raises(TailraceError, match="s3://old is an address"):
+        found.include_archive("s3://old")
     with pytest.raises(TailraceError, match="since: 'soon' is not a duration"):
         found.since("soon")
     with pytest.raises(TailraceError, match=r"until: .* has no time zone"):

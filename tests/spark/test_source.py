@@ -524,9 +524,9 @@ def test_retention_has_passed_the_offset(data: Path) -> None:
 
 def test_retention_is_faster_than_a_plan(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It deletes something after the plan has looked where the log starts."""
-    from tailrace.spark import source as planning
+    from tailrace.spark import source as planned
+    from tailrace.spark.planning import cut
 
-    cut = planning.cut
     left = [5, 12]
 
     def late(*given: Any) -> Any:
@@ -537,7 +537,7 @@ def test_retention_is_faster_than_a_plan(data: Path, monkeypatch: pytest.MonkeyP
                 log.vacuum()
         return cut(*given)
 
-    monkeypatch.setattr(planning, "cut", late)
+    monkeypatch.setattr(planned, "cut", late)
     with pytest.raises(TailraceError, match=r"retention has deleted.*failOnDataLoss=false"):
         offsets(data, queue="s")
     assert left == [12]
@@ -547,9 +547,9 @@ def test_retention_is_faster_than_a_plan(data: Path, monkeypatch: pytest.MonkeyP
 def test_retention_deletes_a_file_that_a_plan_looks_into(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tailrace.spark import source as planning
+    from tailrace.spark import source as planned
+    from tailrace.spark.planning import cut
 
-    cut = planning.cut
     deleted = [20]
 
     def gone(*given: Any) -> Any:
@@ -560,7 +560,7 @@ def test_retention_deletes_a_file_that_a_plan_looks_into(
             raise FileNotFoundError("00000000000000000000.idx")
         yield from list(cut(*given))[1:]
 
-    monkeypatch.setattr(planning, "cut", gone)
+    monkeypatch.setattr(planned, "cut", gone)
     assert offsets(data, queue="s", failOnDataLoss="false") == list(range(20, 60))
     deleted.append(20)
     with pytest.raises(FileNotFoundError):  # nobody has deleted it
@@ -677,6 +677,22 @@ def test_a_dataframe_is_a_snapshot(data: Path, spark: Any) -> None:
     assert table(spark, data).count() == 65
 
 
+def test_a_view_is_a_snapshot(data: Path, spark: Any) -> None:
+    from tailrace.spark import views
+
+    def count() -> int:
+        found: int = spark.sql("SELECT count(*) FROM s").collect()[0][0]
+        return found
+
+    views(spark, str(data))
+    assert count() == 60
+    fill(data, "s", 5)
+    assert count() == 60
+    assert spark.sql("SELECT max(offset) FROM s").collect()[0][0] == 59
+    views(spark, str(data))
+    assert count() == 65
+
+
 def test_sql(data: Path, spark: Any) -> None:
     spark.sql(
         f"CREATE TEMP VIEW by_option USING tailrace OPTIONS (path '{data}', queue 's', keys 'k1')"
@@ -730,6 +746,9 @@ def test_the_builder(data: Path, spark: Any) -> None:
     soon = datetime.fromtimestamp(T0 / 1000 + 20, UTC)
     df = whole.since(T0 + 10_000).until(soon).columns("offset").df()
     assert column(collect(df), "offset") == list(range(10, 20))
+    assert offsets_of(whole.offsets(50).since(T0 + 10_000)) == list(range(50, 60))
+    assert offsets_of(whole.offsets(0, 5).until(soon)) == list(range(5))
+    assert offsets_of(whole.keys(b"k1", "k2").offsets(0, 6)) == [1, 2, 4, 5]
     assert whole.since("2h").df().count() == 0
     assert whole.until("2h").df().count() == 60
     assert whole.since(soon.isoformat()).filter("#").df().count() == 40
@@ -739,6 +758,30 @@ def test_the_builder(data: Path, spark: Any) -> None:
     assert df.count() == 60
     assert whole.columns().df().count() == 60
     assert whole.df().count() == 60  # it is what it was
+
+
+def offsets_of(wanted: Any) -> list[int]:
+    return sorted(column(collect(wanted.columns("offset").df()), "offset"))
+
+
+def test_a_relative_path_is_that_of_this_process(
+    data: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's own folder is where it was started."""
+    from tailrace.spark import table as begin
+    from tailrace.spark import views
+    from tailrace.spark.statements import query
+
+    spark.catalog.dropTempView("s")
+    (data / "inner").mkdir()
+    monkeypatch.chdir(data / "inner")
+    counted = query(spark, "..", ["s"], "SELECT count(*) FROM s")
+    found = begin(spark, "..", "s")
+    views(spark, "..")
+    monkeypatch.chdir(data)
+    assert found.df().count() == 60
+    assert spark.sql("SELECT count(*) FROM s").collect()[0][0] == 60
+    assert counted.collect()[0][0] == 60
 
 
 def test_since_leaves_out_what_is_older_and_behind(tmp_path: Path, spark: Any) -> None:

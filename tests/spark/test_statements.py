@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.spark.support import COLUMNS, pa
+from tests.spark.support import schema
 
-assert pa is not None  # or this is skipped
-
-ALL = list(COLUMNS)
+ALL = schema().names
 NULLS = ", ".join("null" for _ in ALL)
 
 

@@ -61,6 +61,7 @@ def table(spark: SparkSession, path: str, queue: str) -> Table:
 def views(spark: SparkSession, path: str, *, headers: bool = False) -> list[str]:
     """A temporary view for each queue of a store, by its name; which they are.
 
+    Each is a snapshot, taken when it is first used: for what has come since, call it again.
     With `headers` they have that column, too. Spark tells no source which columns a query needs, so
     it is decoded for every query then.
     """

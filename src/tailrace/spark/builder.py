@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import ConfigError
+from tailrace.queue.archived import archive_folder
 from tailrace.spark.columns import COLUMNS, HEADERS_AS
 from tailrace.spark.planning import Place
 from tailrace.units import parse_duration
@@ -34,7 +36,7 @@ class Table:
         columns: tuple[str, ...] | None = None,
     ) -> None:
         self._spark = spark
-        self._path = path
+        self._path = os.path.abspath(path)  # Spark may be in another folder than this process is
         self._queue = queue
         self._options = options or {}
         self._columns = columns
@@ -61,9 +63,9 @@ class Table:
             table = table._with(endingOffsets=json.dumps({self._queue: last}))
         return table
 
-    def keys(self, *keys: str) -> Table:
-        """Only messages with one of these keys."""
-        return self._with(keys=json.dumps(keys))
+    def keys(self, *keys: str | bytes) -> Table:
+        """Only messages with one of these keys. Bytes have to be UTF-8."""
+        return self._with(keys=json.dumps([_text(key) for key in keys]))
 
     def filter(self, pattern: str) -> Table:
         """Only messages whose routing key matches, as in `consume`."""
@@ -72,7 +74,7 @@ class Table:
     def include_archive(self, folder: str | None = None) -> Table:
         """Also what was archived and is deleted in the queue, from its archive or this folder."""
         table = self._with(includeArchive="true")
-        return table if folder is None else table._with(archive=folder)
+        return table if folder is None else table._with(archive=archive_folder(str(folder)))
 
     def columns(self, *names: str) -> Table:
         """Only these columns. The others are not even decoded, which `select` cannot see to."""
@@ -108,6 +110,17 @@ class Table:
         return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
 
+def _text(key: str | bytes) -> str:
+    if isinstance(key, str):
+        return key
+    try:
+        return bytes(key).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"keys: {key!r} is no UTF-8, and an option is text; filter the column key instead"
+        ) from None
+
+
 def _moment(when: str | int | datetime, word: str) -> int:
     if isinstance(when, bool) or not isinstance(when, str | int | datetime):
         raise TypeError(f"{word} takes a time, or how long ago, not {when!r}")
@@ -125,6 +138,7 @@ def _moment(when: str | int | datetime, word: str) -> int:
 
 def make_views(spark: SparkSession, path: str, *, headers: bool) -> list[str]:
     """A temporary view for each queue."""
+    path = os.path.abspath(path)
     names = sorted(Place(path).queues())
     if spark.conf.get("spark.sql.caseSensitive") != "true":
         for one, other in pairwise(sorted(names, key=str.lower)):

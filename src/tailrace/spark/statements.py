@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -100,7 +101,7 @@ class _Views:
     ) -> None:
         self._archives = archives
         self._spark = spark
-        self._path = path
+        self._path = os.path.abspath(path)  # Spark may be in another folder than this process is
         self._queues = queues
         self._is_exact = spark.conf.get("spark.sql.caseSensitive") == "true"
         self.columns = list(COLUMNS)

@@ -8,6 +8,7 @@ decoded then.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -60,7 +61,7 @@ class Planner:
     ) -> None:
         """`starts` are offsets, by the names of the inputs, from which a new query reads."""
         self._spark = spark
-        self._path = path
+        self._path = os.path.abspath(path)  # Spark may be in another folder than this process is
         self._definition = definition
         self._queues = queues
         self._starts = starts or {}
