@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 import tailrace
+from tailrace.cli import main
+from tailrace.errors import TailraceError
+from tailrace.spark.pipelines import running
+from tailrace.spark.pipelines.definition import Definition
+from tailrace.spark.pipelines.status import Status
 from tests.cli.conftest import Shell
 from tests.project import NEEDS_JAVA
 
@@ -87,6 +93,74 @@ def test_what_is_wrong_is_one_line(shell: Shell) -> None:
     assert said.endswith("orders.avsc: No such file or directory")
     (shell.folder / "tailrace.yaml").write_text("pipelines: [{name: a}]\n")
     assert "tailrace.yaml:1: pipelines[0].from: it is missing" in shell.refused("pipeline", "list")
+
+
+class Slow:
+    """A pipeline that is in the middle of a batch until it is told to finish, and that twice. The
+    second one sees a signal while it starts, or fails."""
+
+    runs: list[Slow]
+    when_it_starts: str
+
+    def __init__(self, _: Any, __: str, definition: Definition, *, once: bool) -> None:
+        self.status = Status(definition.name)
+        self.told = 0
+        self.runs.append(self)
+
+    def start(self, *, keep_checkpoint: bool) -> None:
+        self.status.state = "running"
+        if len(self.runs) == 2:
+            if self.when_it_starts == "fail":
+                self.status.state = "failed"
+                raise TailraceError("there is no table")
+            for _ in self.when_it_starts.split():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def poll(self, _: Any = None) -> bool:
+        return self.told < 2
+
+    def finish(self) -> None:
+        self.told += 1
+
+    def stop(self, *, now: bool = False) -> None:
+        self.status.state = "stopped"
+
+
+def run_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when_it_starts: str
+) -> tuple[Result, list[Slow]]:
+    shell = Shell(tmp_path)
+    one = "  - {name: %s, from: orders, sql: SELECT value FROM orders, to: %s}\n"
+    fill(shell, "pipelines:\n" + "".join(one % (name, name) for name in ("a", "b", "c")), 1)
+    monkeypatch.setattr(Slow, "runs", [], raising=False)
+    monkeypatch.setattr(Slow, "when_it_starts", when_it_starts, raising=False)
+    monkeypatch.setattr(running, "Run", Slow)
+    monkeypatch.setattr(running, "told_apart", lambda *_: None)
+    monkeypatch.setattr("tailrace.spark.session.local_session", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["pipeline", "run", "--all", "--json"])
+    return done, Slow.runs
+
+
+def test_a_signal_while_they_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have begun finish their batches, and the others do not begin."""
+    done, runs = run_slowly(tmp_path, monkeypatch, "term")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [(each.told, each.status.state) for each in runs] == [(2, "stopped")] * 2
+    assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == ["a", "b"]
+
+
+def test_two_signals_while_they_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, runs = run_slowly(tmp_path, monkeypatch, "term term")
+    assert done.exit_code == 0
+    assert [(each.told, each.status.state) for each in runs] == [(0, "stopped")] * 2
+
+
+def test_one_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that has begun finishes its batch."""
+    done, runs = run_slowly(tmp_path, monkeypatch, "fail")
+    assert (done.exit_code, done.stderr) == (2, "tailrace: there is no table\n")
+    assert [(each.told, each.status.state) for each in runs] == [(2, "stopped"), (0, "failed")]
 
 
 @NEEDS_JAVA

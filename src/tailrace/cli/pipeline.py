@@ -168,14 +168,21 @@ class _Runner:
                     common = settings(self._chosen, conf)
                     spark = local_session(master, common)
                     _restore(ours)  # Spark's would cancel the jobs of a batch
-                for definition in self._chosen:
-                    stopping.check()
-                    session = told_apart(spark, definition, conf, common)
-                    runs.append(Run(session, self._path, definition, once=once))
-                    runs[-1].start(keep_checkpoint=keep)
-                    if not self._as_json:
-                        click.echo(_title(definition))
-                self._follow(runs, stopping)
+                try:
+                    for definition in self._chosen:
+                        if stopping.is_stopping():
+                            break  # those that have begun are at a batch
+                        session = told_apart(spark, definition, conf, common)
+                        runs.append(Run(session, self._path, definition, once=once))
+                        runs[-1].start(keep_checkpoint=keep)
+                        if not self._as_json:
+                            click.echo(_title(definition))
+                    self._follow(runs, stopping)
+                except TailraceError:  # the others end as if they were told to
+                    for each in runs:
+                        if each.status.state != "failed":
+                            _finish(each, stopping)
+                    raise
             except errors as error:
                 raise TailraceError(describe(error)) from error
             finally:
@@ -188,20 +195,14 @@ class _Runner:
 
     def _follow(self, runs: list[Run], stopping: Stopping) -> None:
         active = list(runs)
-        try:
-            while active:
-                active = [each for each in active if each.poll(self._batch)]
-                if stopping.is_insisting():
-                    break
-                if stopping.is_stopping():
-                    for each in active:
-                        each.finish()
-                time.sleep(_TICK_S)
-        except TailraceError:  # the others end as if they were told to
-            for each in runs:
-                if each.status.state != "failed":
-                    _finish(each, stopping)
-            raise
+        while active:
+            active = [each for each in active if each.poll(self._batch)]
+            if stopping.is_insisting():
+                break
+            if stopping.is_stopping():
+                for each in active:
+                    each.finish()
+            time.sleep(_TICK_S)
         for each in runs:
             each.poll(self._batch)
             each.stop(now=stopping.is_insisting())
