@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from tailrace.errors import TailraceError
 from tailrace.log.options import Retention
 from tailrace.spark.pipelines.definition import Definition
+from tailrace.spark.pipelines.homes import Home
 from tailrace.spark.pipelines.planning import Planner
 from tailrace.spark.pipelines.running import Run, told_apart
+from tailrace.spark.pipelines.status import Status, read_status
 from tailrace.spark.planning import Place as StorePlace
 from tests.spark.pipelines.support import Place
 
@@ -75,6 +78,50 @@ def let_go(place: Place) -> None:
         log = store.get("events").log
         log.let_go(Retention(max_bytes=1), None)
         assert log.start_offset > 0
+
+
+def test_one_that_cannot_begin(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its status says so, and why; what the last run has come to stays known."""
+    place.publish("events", b"x")
+    definition = place.define(sql="SELECT 1")
+    made = Home(str(place.store), definition)
+    with made.held():
+        known = Status("p", "stopped", 1, rows_in=300, checkpoint=made.make({}).id, batch=7)
+        known.offsets = {"events": 300}
+        known.write(made.status)
+        said = "tables.prices: there is no file"
+
+        def plan(_: Planner) -> Any:
+            raise TailraceError(f"pipeline 'p': {said}")
+
+        monkeypatch.setattr(Planner, "plan", plan)
+        nothing: Any = None
+        run = Run(nothing, str(place.store), definition)
+        with pytest.raises(TailraceError, match=f"^pipeline 'p': {said}$"):
+            run.start()
+        found = read_status(made)
+        assert found is not None
+        assert (found.state, found.error, found.pid) == ("failed", said, os.getpid())
+        assert (found.rows_in, found.batch, found.offsets) == (300, 7, {"events": 300})
+        made.begin_anew()
+        with pytest.raises(TailraceError, match=said):
+            Run(nothing, str(place.store), definition).start()
+        found = read_status(made)
+        assert found is not None
+        assert (found.state, found.rows_in, found.offsets) == ("failed", 0, {})
+
+
+def test_a_folder_that_cannot_be_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(_: Home) -> None:
+        raise PermissionError(13, "Permission denied", "pipeline.json")
+
+    monkeypatch.setattr(Home, "check", check)
+    place.publish("events", b"x")
+    nothing: Any = None
+    run = Run(nothing, str(place.store), place.define(sql="SELECT 1"))
+    with run.home.held(), pytest.raises(TailraceError, match="Permission denied"):
+        run.start()
+    assert run.status.state == "failed"
 
 
 class Busy:

@@ -97,12 +97,17 @@ class Run:
     # --- to start ---------------------------------------------------------------------------
 
     def start(self, *, keep_checkpoint: bool = False) -> None:
-        """The pipeline has to be held (`Home.held`)."""
+        """The pipeline has to be held (`Home.held`). `TailraceError` if it cannot begin."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
         try:
             self._begin(keep_checkpoint)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
+        except (TailraceError, OSError, PySparkException, Py4JError) as error:
+            if self.status.state == "failed":
+                raise  # which was told, and noted
+            if self.status.state == "starting":
+                self.status.stay(self.home)
             self.fail(error)
 
     def _begin(self, keep_checkpoint: bool) -> None:
@@ -258,7 +263,9 @@ class Run:
 
     def fail(self, error: BaseException) -> None:
         """Stop everything, and say why."""
-        said = describe(error)
+        prefix = f"pipeline {self.definition.name!r}: "
+        is_ours = isinstance(error, TailraceError)
+        said = str(error).removeprefix(prefix) if is_ours else describe(error)
         if any(os.strerror(number) in said for number in NO_SPACE):
             to = self.definition.to
             said += (
@@ -269,7 +276,7 @@ class Run:
         self.status.state, self.status.error = "failed", said
         self._write()
         self.stop(now=True, state="failed")
-        raise TailraceError(f"pipeline {self.definition.name!r}: {said}") from error
+        raise TailraceError(prefix + said) from error
 
     # --- to stop ----------------------------------------------------------------------------
 

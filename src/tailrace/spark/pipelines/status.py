@@ -77,6 +77,15 @@ class Status:
             for name in _OF_CHECKPOINT:
                 setattr(self, name, getattr(last, name))
 
+    def stay(self, home: Home) -> None:
+        """What the last run has come to is still what is known: this one has not begun. Unless its
+        checkpoint is no longer there."""
+        last, made = read_status(home), home.made()
+        if last is not None and made is not None and last.checkpoint == made.id:
+            for each in fields(self):
+                if each.name not in ("name", "state", "pid"):
+                    setattr(self, each.name, getattr(last, each.name))
+
     def take(self, progress: Mapping[str, Any]) -> None:
         """What Spark says of a batch."""
         self.batches += 1
