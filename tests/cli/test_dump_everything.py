@@ -104,7 +104,8 @@ def test_an_archive(run: Run, tmp_path: Path) -> None:
             store.queue("q").publish(os.urandom(1000))
     archived = run("archive", "q", "--to", lake, "--store", data, "--delete")
     assert archived.exit_code == 0, archived.stderr
-    assert check_all(run, lake / "_tailrace") >= {"manifest.jsonl", "lock", "placing"}
+    (lake / "_tailrace" / "ran").write_text("1700000000000\n")
+    assert check_all(run, lake / "_tailrace") >= {"manifest.jsonl", "lock", "placing", "ran"}
     assert check_all(run, data) >= {"archive", "lock.archive"}
     steps = lines(run("dump", "--json", lake / "_tailrace" / "manifest.jsonl"))
     assert [item["op"] for item in steps[1:3]] == ["archive", "step"]

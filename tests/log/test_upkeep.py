@@ -49,6 +49,18 @@ def test_chores_come_round_at_their_own_pace() -> None:
     upkeep.stop()  # again
 
 
+def test_a_chore_may_come_sooner_for_the_first_time() -> None:
+    done: list[str] = []
+    chores = [
+        Chore("now", 3600, partial(done.append, "now"), first_s=0.0),
+        Chore("later", 0.001, partial(done.append, "later"), first_s=3600),
+    ]
+    upkeep = Upkeep("folder", chores, free_lock())
+    eventually(lambda: bool(done))
+    upkeep.stop()
+    assert done == ["now"]
+
+
 def test_a_chore_can_be_hurried() -> None:
     done: list[str] = []
     chores = [Chore(name, 3600, partial(done.append, name)) for name in ("one", "two")]

@@ -62,7 +62,10 @@ _OF_DELAYED: Final = {
 _DELIVERS: Final = "a lock; whoever has it may deliver what is delayed for a queue, or cancel it"
 _DELAYED_OPEN: Final = "a lock; whoever has open what is delayed for a queue shares it"
 _TURNS: Final = "memory that processes share; who waits for the group's turn asks for it there"
-_ARCHIVES: Final = "a lock; whoever has it writes to the archive"
+_OF_ARCHIVE: Final = {
+    "lock": "a lock; whoever has it writes to the archive",
+    "ran": "when it was last archived every so often, in milliseconds since 1970",
+}
 _ALIVE: Final = "a lock; it is held as long as a process has the group open"
 
 
@@ -115,7 +118,7 @@ def _of_archive(name: str) -> Reader | None:
     """Of a file that an archive has beside its manifest."""
     if _PLACING.fullmatch(name):
         return _journal
-    return partial(_mark, _ARCHIVES) if name == "lock" else None
+    return partial(_mark, _OF_ARCHIVE[name]) if name in _OF_ARCHIVE else None
 
 
 def _of_delayed(name: str) -> Reader | None:

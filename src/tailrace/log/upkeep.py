@@ -24,11 +24,12 @@ _SOON_S = 0.1
 
 
 class Chore(NamedTuple):
-    """Something to do every so often."""
+    """Something to do every so often: for the first time after `first_s`, or an interval."""
 
     name: str
     interval_s: float
     do: Callable[[], object]
+    first_s: float | None = None
 
 
 class Upkeep:
@@ -40,7 +41,11 @@ class Upkeep:
         self._folder = folder
         self._lock = lock
         self._chores = chores
-        self._due = {chore.name: time.monotonic() + chore.interval_s for chore in chores}
+        self._due = {
+            chore.name: time.monotonic()
+            + (chore.interval_s if chore.first_s is None else chore.first_s)
+            for chore in chores
+        }
         self._stopped = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-upkeep", daemon=True)

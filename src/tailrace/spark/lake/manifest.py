@@ -6,6 +6,7 @@
     <archive>/_tailrace/lock                                  held by who archives
     <archive>/_tailrace/placing                               the files that are being renamed
     <archive>/_tailrace/staging/                              files that are being written
+    <archive>/_tailrace/ran                                   when, if that is scheduled
 
 Tools that read a folder of Parquet files pass over names with an underscore.
 
