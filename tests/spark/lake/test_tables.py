@@ -17,7 +17,7 @@ from tailrace import Store, Stream, TailraceError
 from tailrace.log.cuts import sealed_end
 from tailrace.log.fs import OsFileSystem
 from tailrace.spark.lake.manifest import Manifest
-from tailrace.spark.lake.tables import formats_in, open_table
+from tailrace.spark.lake.tables import TableBehind, formats_in, open_table
 from tests.spark.lake.support import (
     HOUR,
     SMALL,
@@ -176,3 +176,75 @@ def test_a_table_of_more_steps_than_there_are_is_refused(tmp_path: Path, kind: s
     with pytest.raises(TailraceError, match="not the table of this archive"):
         table.catch_up(shorter)
     assert table.catch_up(manifest) == 0
+
+
+def has_dates(path: Path) -> bool:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path, partitioning=None).select(["timestamp", "expires_at"])
+    try:
+        table.to_pylist()
+    except (OverflowError, ValueError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("by", PARTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_times_that_no_calendar_has(
+    tmp_path: Path, kind: str, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Iceberg takes no file with one. It is left out of the table, and the archive goes on."""
+    pytest.importorskip(LIBRARIES[kind], reason=f"tailrace[{kind}] is missing")
+    lake = tmp_path / "lake"
+    with stream_in(tmp_path, 10) as (store, stream):
+        for micros in (T0 * 1000, -(10**15)):
+            stream.publish(b"strange", timestamp=micros)
+        fill(stream, 20, every_ms=HOUR // 4)
+        stream.publish(b"for ever", timestamp=T0, ttl="5000000d")
+        fill(stream, 20, every_ms=HOUR // 4)
+        report = put(store, stream, lake, format=kind, partition_by=by, delete=True)
+        assert report.deleted_segments > 0
+        fill(stream, 10, every_ms=HOUR // 4)
+        put(store, stream, lake, delete=True)
+    manifest = Manifest.load(OsFileSystem(), str(lake))
+    files = [file for step in manifest.added for file in step.files]
+    dated = [file for file in files if has_dates(lake / file.path)]
+    assert 0 < len(dated) < len(files)
+    listed = [record for record in caplog.records if "not in the Iceberg table" in record.message]
+    if kind == "iceberg":
+        assert rows_of(lake, kind).num_rows == sum(file.rows for file in dated)
+        assert [vars(record)["count"] for record in listed] == [len(files) - len(dated)]
+    else:
+        from deltalake import DeltaTable
+
+        assert len(DeltaTable(str(lake)).file_uris()) == len(files)
+        assert not listed
+
+
+ERRORS = [OverflowError("date value out of range"), ValueError("odd"), OSError(5, "no disk")]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_that_cannot_be_changed(
+    tmp_path: Path, kind: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is archived, verified and deleted without it; it is told in the end, and the next one
+    catches up."""
+    pytest.importorskip(LIBRARIES[kind], reason=f"tailrace[{kind}] is missing")
+    lake = tmp_path / "lake"
+
+    def add(*_: object) -> int:
+        raise error
+
+    with stream_in(tmp_path) as (store, stream):
+        expected = logged(stream, 0, sealed_end(stream.log))
+        with monkeypatch.context() as broken:
+            broken.setattr(f"tailrace.spark.lake.tables._{kind.title()}._add", add)
+            with pytest.raises(TableBehind, match="cannot be changed: "):
+                put(store, stream, lake, format=kind, delete=True)
+        assert stream.log.start_offset == sealed_end(stream.log)
+        assert Manifest.load(OsFileSystem(), str(lake)).reaches(0) == sealed_end(stream.log)
+        assert put(store, stream, lake, format=kind).table_files > 0
+    assert columns(rows_of(lake, kind)) == columns(expected)

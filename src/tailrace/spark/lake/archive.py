@@ -27,7 +27,7 @@ from tailrace.queue.retaining import awaits_groups
 from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
 from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing
 from tailrace.spark.lake.placing import place, tidy
-from tailrace.spark.lake.tables import FORMATS, Table, formats_in, open_table
+from tailrace.spark.lake.tables import FORMATS, Table, TableBehind, formats_in, open_table
 from tailrace.spark.lake.verify import is_of, verify
 from tailrace.spark.lake.writing import Piece
 
@@ -162,6 +162,7 @@ class _Run:
         self._folder = archive_folder(order.folder)
         self._settings = look.settings(order.queue)
         self._report = ArchiveReport(order.queue, self._folder, engine.name)
+        self._behind: TableBehind | None = None
         if not self._settings.incarnation:
             raise TailraceError(
                 f"the queue {order.queue!r} was made by another program, and nobody has opened it "
@@ -198,6 +199,8 @@ class _Run:
             self._say(deleted_segments=dropped.segments, deleted_bytes=dropped.bytes)
             if awaits_groups(self._look, self._settings):
                 self._say(notice="nothing is deleted: no group has begun with this work queue yet")
+        if self._behind is not None:
+            raise self._behind
         return self._report
 
     def _say(self, **changes: int | str | None) -> None:
@@ -327,8 +330,16 @@ class _Run:
         )
 
     def _catch_up(self, tables: list[Table], writing: Writing) -> None:
-        added = sum(table.catch_up(writing.manifest) for table in tables)
-        self._say(table_files=self._report.table_files + added)
+        """A table that cannot be changed keeps nothing from being archived: that is told when all
+        else is done."""
+        for table in list(tables):
+            try:
+                added = table.catch_up(writing.manifest)
+            except TableBehind as error:
+                tables.remove(table)
+                self._behind = self._behind or error
+            else:
+                self._say(table_files=self._report.table_files + added)
 
     def _count_rest(self, manifest: Manifest, log: Log) -> None:
         start, end = start_now(log), log.end_offset

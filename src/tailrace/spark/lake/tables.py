@@ -5,6 +5,9 @@ that adds their files: as an application's transaction in Delta, as a property i
 catches up after a kill at any point, no file is in it twice and none is missing; and what others do
 to the table meanwhile (compaction, say) does not make files come again.
 
+A message may have a time that no calendar has, and Iceberg takes no file with one: such a file is
+left out of its table, with a warning, and the archive goes on.
+
 Delta's log is in the archive's folder, beside the files. Iceberg's catalog (SQLite) and metadata
 are in its side folder, and name files by their whole path: such an archive does not move.
 """
@@ -21,24 +24,36 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.parquet
 
 from tailrace.errors import ConfigError, TailraceError
+from tailrace.log.fs import NO_SPACE
 from tailrace.spark.lake.manifest import ArchivedFile, Manifest, Origin, Step, side_of
 from tailrace.spark.lake.rows import NO_TIME, SCHEMA
 
-__all__ = ["FORMATS", "Table", "formats_in", "open_table"]
+pq: Any = pyarrow.parquet  # its stubs know few of these calls
+
+__all__ = ["FORMATS", "Table", "TableBehind", "formats_in", "open_table"]
+
+logger = logging.getLogger("tailrace")
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
 
 _STEPS: Final = "tailrace.steps"
 _NAMESPACE: Final = "tailrace"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMES: Final = ("timestamp", "expires_at")
 _COLUMNS: Final = {"date": pa.date32(), "hour": pa.int32()}
+
+
+class TableBehind(TailraceError):
+    """A table does not have all that the archive has, which is whole without it."""
 
 
 class Table(Protocol):
     def catch_up(self, manifest: Manifest) -> int:
-        """Add the files of the steps that it does not have yet; how many files."""
+        """Add the files of the steps that it does not have yet; how many files. `TableBehind` if it
+        cannot be changed now."""
 
 
 def open_table(kind: str, folder: str, origin: Origin) -> Table | None:
@@ -68,11 +83,19 @@ def _missing(package: str, extra: str) -> TailraceError:
     return TailraceError(f"{package} is missing: pip install 'tailrace[{extra}]'")
 
 
-def _behind(kind: str, folder: str, error: Exception) -> TailraceError:
-    return TailraceError(
-        f"the {kind} table in {folder} cannot be changed: {error}. The files and the manifest are "
-        "whole; archive again, and it catches up"
-    )
+@contextlib.contextmanager
+def _changing(kind: str, folder: str, *errors: type[Exception]) -> Iterator[None]:
+    """`errors` are the library's own; it lets pass others, which what it stands on raises."""
+    known: tuple[type[Exception], ...] = (OSError, OverflowError, ValueError, pa.ArrowException)
+    try:
+        yield
+    except errors + known as error:
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise
+        raise TableBehind(
+            f"the {kind} table in {folder} cannot be changed: {error}. The files and the manifest "
+            "are whole; archive again, and it catches up"
+        ) from error
 
 
 def _parts(origin: Origin) -> list[str]:
@@ -104,10 +127,8 @@ class _Delta:
     def catch_up(self, manifest: Manifest) -> int:
         from deltalake.exceptions import DeltaError
 
-        try:
+        with _changing("Delta", self._folder, DeltaError):
             return self._add(manifest)
-        except DeltaError as error:
-            raise _behind("Delta", self._folder, error) from error
 
     def _add(self, manifest: Manifest) -> int:
         deltalake = self._library
@@ -155,16 +176,23 @@ def _values(file: ArchivedFile) -> Iterator[tuple[str, str | None]]:
 
 
 def _stats(file: ArchivedFile) -> dict[str, Any]:
-    try:
-        first, last = _moment(file.first_ms), _moment(file.last_ms)
-    except OverflowError:  # no calendar has it
+    if not (_is_dated(file.first_ms) and _is_dated(file.last_ms)):
         return {"numRecords": file.rows}
     return {
         "numRecords": file.rows,
-        "minValues": {"timestamp": first},
-        "maxValues": {"timestamp": last},
+        "minValues": {"timestamp": _moment(file.first_ms)},
+        "maxValues": {"timestamp": _moment(file.last_ms)},
         "nullCount": {"timestamp": 0},
     }
+
+
+def _is_dated(milliseconds: int) -> bool:
+    """Does a calendar have it?"""
+    try:
+        _moment(milliseconds)
+    except OverflowError:
+        return False
+    return True
 
 
 def _moment(milliseconds: int) -> str:
@@ -204,7 +232,7 @@ class _Iceberg:
         from pyiceberg.exceptions import CommitFailedException
         from sqlalchemy.exc import SQLAlchemyError
 
-        try:
+        with _changing("Iceberg", self._folder, CommitFailedException, SQLAlchemyError):
             catalog = self._library.SqlCatalog(
                 "tailrace",
                 uri=f"sqlite:///{_catalog_file(self._folder)}",
@@ -214,12 +242,19 @@ class _Iceberg:
                 return self._add(self._table(catalog), manifest)
             finally:
                 catalog.close()
-        except (CommitFailedException, SQLAlchemyError) as error:
-            raise _behind("Iceberg", self._folder, error) from error
 
     def _add(self, table: Any, manifest: Manifest) -> int:
         known = int(table.properties.get(_STEPS, 0))
-        files = _since(manifest.added, known, f"the Iceberg table in {self._folder}")
+        found = _since(manifest.added, known, f"the Iceberg table in {self._folder}")
+        files = [file for file in found if self._takes(file)]
+        if len(files) < len(found):
+            logger.warning(
+                "%s: %d files are not in the Iceberg table: messages in them have a time, or "
+                "expire, before year 1 or after 9999",
+                self._folder,
+                len(found) - len(files),
+                extra={"path": self._folder, "count": len(found) - len(files)},
+            )
         if known < len(manifest.added):
             done = {_STEPS: str(len(manifest.added))}
             with _quietly(), table.transaction() as transaction:
@@ -231,6 +266,20 @@ class _Iceberg:
                     )
                 transaction.set_properties(done)
         return len(files)
+
+    def _takes(self, file: ArchivedFile) -> bool:
+        """Are all of its times such that a calendar has them? Iceberg asks for the oldest and the
+        newest of each column."""
+        metadata = pq.read_metadata(os.path.join(self._folder, file.path))
+        for number in range(metadata.num_row_groups * metadata.num_columns):
+            group, index = divmod(number, metadata.num_columns)
+            column = metadata.row_group(group).column(index)
+            found = column.statistics
+            if column.path_in_schema not in _TIMES or found is None or not found.has_min_max:
+                continue
+            if not (_is_dated(found.min_raw) and _is_dated(found.max_raw)):
+                return False
+        return True
 
     def _table(self, catalog: Any) -> Any:
         from pyiceberg.exceptions import NoSuchTableError
