@@ -22,12 +22,14 @@ T0 = 1_700_000_000_000
 NAME = "a <b> & 'c'"
 
 
-def figures(path: Path, count: int = 50) -> QueueFigures:
+def figures(path: Path, count: int = 50, *, latest: int | None = None) -> QueueFigures:
     with tailrace.open(path, upkeep=False, flush="none") as store:
         stream = store.stream(NAME)
         for number in range(count):
             key = ("<i>", b"\xff\x00")[number % 2]
             stream.publish(b"x" * number, key=key, timestamp=T0 + number * 777)
+        if latest is not None:
+            stream.publish(b"x", timestamp=latest)
         for group in ("readers & writers", "others"):
             stream.group(group).seek(count // 2)
     with look_at_store(StorePlace(str(path))) as look:
@@ -72,6 +74,16 @@ def test_png(tmp_path: Path, count: int) -> None:
     target = tmp_path / "plot.png"
     draw(figures(tmp_path / "data", count), str(target))
     assert target.read_bytes().startswith(b"\x89PNG\r\n")
+
+
+@pytest.mark.parametrize("latest", [253_402_300_799_999, T0 * 1000, (1 << 62)])
+@pytest.mark.parametrize("kind", ["png", "html"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:numpy:RuntimeWarning")
+def test_times_that_no_calendar_has(tmp_path: Path, kind: str, latest: int) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is missing: tailrace[plot]")
+    target = tmp_path / f"plot.{kind}"
+    draw(figures(tmp_path / "data", latest=latest), str(target))
+    assert target.stat().st_size > 1000
 
 
 def test_png_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,13 @@ def _charts(figures: QueueFigures) -> list[Chart]:
     return found
 
 
+def _marks(chart: Chart) -> tuple[int, int, int]:
+    """Times to write at the axis."""
+    times = [at for curve in chart.curves for at, _ in curve.points]
+    first, last = min(times), max(times)
+    return first, (first + last) // 2, last
+
+
 # --- HTML -----------------------------------------------------------------------------------
 
 
@@ -151,8 +158,7 @@ def _table(title: str, titles: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 def _svg(chart: Chart) -> Iterator[str]:
     """A chart with its axes. Every amount is at least 0."""
-    times = [at for curve in chart.curves for at, _ in curve.points]
-    first, last = min(times), max(times)
+    first, middle, last = _marks(chart)
     highest = max((amount for curve in chart.curves for _, amount in curve.points), default=0.0)
     top = _round_up(highest)
     inner_width, inner_height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
@@ -170,7 +176,7 @@ def _svg(chart: Chart) -> Iterator[str]:
         height, shown = y(top * share), _amount(top * share, chart.in_bytes)
         yield f'<path d="M{_LEFT} {height}H{_WIDTH - _RIGHT}" stroke="#d1d9e0"/>'
         yield f'<text x="{_LEFT - 6}" y="{float(height) + 4:.1f}" text-anchor="end">{shown}</text>'
-    for at, anchor in ((first, "start"), ((first + last) // 2, "middle"), (last, "end")):
+    for at, anchor in ((first, "start"), (middle, "middle"), (last, "end")):
         yield f'<text x="{x(at)}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{_moment(at)}</text>'
     for number, curve in enumerate(chart.curves):
         colour = _COLOURS[number % len(_COLOURS)]
@@ -234,12 +240,14 @@ def write_png(figures: QueueFigures, path: str) -> None:
     ):
         for number, curve in enumerate(chart.curves):
             axes.plot(
-                [datetime.fromtimestamp(at / 1000, UTC) for at, _ in curve.points],
+                [at for at, _ in curve.points],
                 [amount for _, amount in curve.points],
                 drawstyle="steps-post" if chart.is_stepped else "default",
                 color=_COLOURS[number % len(_COLOURS)],
                 label=curve.name,
             )
+        marks = _marks(chart)  # matplotlib's own end with the year 9999
+        axes.set_xticks(marks, labels=[_moment(at) for at in marks])
         axes.set_title(chart.title, fontsize=10)
         axes.set_ylim(bottom=0)
         axes.tick_params(labelsize=8)
