@@ -181,6 +181,18 @@ def test_json_with_more_behind_it(spark: Any, place: Place) -> None:
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}',
             "R is inside itself",
         ),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "null"}]}',
+            "null and nothing else",
+        ),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null"]}]}',
+            "null and nothing else",
+        ),
+        (
+            '{"type": "record", "name": "x.R", "fields": [{"name": "a", "type": "R2"}]}',
+            "no Avro schema: UnknownType",
+        ),
     ],
 )
 def test_avro_schemas_that_are_no_columns(schema: str, said: str) -> None:
@@ -190,6 +202,50 @@ def test_avro_schemas_that_are_no_columns(schema: str, said: str) -> None:
 
     with pytest.raises(ConfigError, match=said):
         columns_of(schema)
+
+
+COLOUR = {"type": "enum", "name": "Colour", "symbols": ["RED"]}
+POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "columns", "more"),
+    [
+        ([{**COLOUR, "name": "com.x.Colour"}, "com.x.Colour"], ["string"] * 2, {}),
+        ([COLOUR, "Colour", "com.x.Colour"], ["string"] * 3, {"namespace": "com.x"}),
+        ([COLOUR, "com.x.Colour"], ["string"] * 2, {"name": "com.x.R", "namespace": "other"}),
+        (
+            [{**COLOUR, "namespace": "a"}, {**POINT, "name": "b.Colour"}, "a.Colour", "b.Colour"],
+            ["string", "struct<x:int>"] * 2,
+            {},
+        ),
+        (
+            [{**POINT, "name": "a.Point", "fields": [{"name": "c", "type": COLOUR}]}, "a.Colour"],
+            ["struct<c:string>", "string"],
+            {"namespace": "b"},
+        ),
+        (
+            [{**COLOUR, "namespace": ""}, {**POINT, "name": "Colour"}, "Colour"],
+            ["string", "struct<x:int>", "struct<x:int>"],
+            {"namespace": "b"},
+        ),
+        ([{"type": "fixed", "name": "F", "size": 4}, "F"], ["binary"] * 2, {}),
+        ([{"type": "int", "logicalType": "decimal", "precision": 4}], ["int"], {}),
+        (
+            [{"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}],
+            ["decimal(4,1)"],
+            {},
+        ),
+        ([[{"type": "null"}, "long"]], ["bigint"], {}),
+    ],
+)
+def test_avro_types_with_names(kinds: list[Any], columns: list[str], more: dict[str, Any]) -> None:
+    pytest.importorskip("fastavro", reason="fastavro is missing: tailrace[avro]")
+    from tailrace.spark.pipelines.avro import columns_of
+
+    fields = [{"name": f"f{at}", "type": kind} for at, kind in enumerate(kinds)]
+    found = columns_of(json.dumps({"type": "record", "name": "R", "fields": fields, **more}))
+    assert found == f"struct<{','.join(f'f{at}:{kind}' for at, kind in enumerate(columns))}>"
 
 
 def test_avro_that_is_no_column() -> None:

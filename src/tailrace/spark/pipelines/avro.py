@@ -38,6 +38,7 @@ _PLAIN: Final = {
     "fixed": "binary",
     "enum": "string",
 }
+_NAMED: Final = ("record", "enum", "fixed")
 _LOGICAL: Final = {
     ("int", "date"): "date",
     ("long", "timestamp-millis"): "timestamp",
@@ -104,57 +105,79 @@ def columns_of(text: str) -> str:
 
 
 class _Types:
-    """Avro's types as Spark's. Named types may be used again by their names."""
+    """Avro's types as Spark's. Named types may be used again by their names: whole ones, or short
+    ones within their namespace, which is that around them if they name none."""
 
     def __init__(self) -> None:
-        self._named: dict[str, str | None] = {}
+        self._named: dict[str, str | None] = {}  # by whole names
 
-    def kind(self, schema: Any) -> str:
+    def kind(self, schema: Any, namespace: str = "") -> str:
         if isinstance(schema, list):
-            return self._union(schema)
+            return self._union(schema, namespace)
         if isinstance(schema, str):
-            return self._by_name(schema)
-        name, kind = schema.get("name"), schema["type"]
+            return self._by_name(schema, namespace)
+        kind = schema["type"]
         if isinstance(kind, dict | list):
-            return self.kind(kind)
-        if name is not None:
-            self._named[name] = None
-        found = self._complex(schema, kind)
-        if name is not None:
-            self._named[name] = found
+            return self.kind(kind, namespace)
+        if kind not in _NAMED:
+            return self._complex(schema, kind, namespace)
+        name = _whole(schema["name"], schema.get("namespace", namespace))
+        self._named[name] = None
+        found = self._named[name] = self._complex(schema, kind, name.rpartition(".")[0])
         return found
 
-    def _complex(self, schema: dict[str, Any], kind: str) -> str:
+    def _complex(self, schema: dict[str, Any], kind: str, namespace: str) -> str:
         if kind == "record":
-            fields = [(each["name"], self.kind(each["type"])) for each in schema["fields"]]
+            fields = [
+                (each["name"], self.kind(each["type"], namespace)) for each in schema["fields"]
+            ]
             return f"struct<{','.join(f'{name}:{each}' for name, each in fields)}>"
         if kind == "array":
-            return f"array<{self.kind(schema['items'])}>"
+            return f"array<{self.kind(schema['items'], namespace)}>"
         if kind == "map":
-            return f"map<string,{self.kind(schema['values'])}>"
-        if schema.get("logicalType") == "decimal":
+            return f"map<string,{self.kind(schema['values'], namespace)}>"
+        logical = _logical(schema)
+        if logical == "decimal":
             return f"decimal({schema['precision']},{schema.get('scale', 0)})"
-        logical = _LOGICAL.get((kind, schema.get("logicalType", "")))
-        return logical or self._by_name(kind)
+        return logical or self._by_name(kind, namespace)
 
-    def _union(self, branches: list[Any]) -> str:
-        others = [branch for branch in branches if branch != "null"]
-        if len(others) != 1:
+    def _union(self, branches: list[Any], namespace: str) -> str:
+        others = [branch for branch in branches if branch not in ("null", {"type": "null"})]
+        if len(others) > 1:
             raise ConfigError(
                 "the Avro schema has a union of several types, which is no column; only null may "
                 "be beside one type"
             )
-        return self.kind(others[0])
+        return self.kind(others[0] if others else "null", namespace)
 
-    def _by_name(self, name: str) -> str:
+    def _by_name(self, name: str, namespace: str) -> str:
         if name in _PLAIN:
             return _PLAIN[name]
-        found = self._named.get(name.rpartition(".")[2], "")
+        if name == "null":
+            raise ConfigError(
+                "the Avro schema has a type that is null and nothing else, which is no column"
+            )
+        found = self._named.get(_whole(name, namespace), "")
         if found is None:
             raise ConfigError(f"the Avro schema: {name} is inside itself, which is no column")
         if not found:
             raise ConfigError(f"the Avro schema: there is no type {name!r}")
         return found
+
+
+def _whole(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _logical(schema: Mapping[str, Any]) -> str | None:
+    """What a logical type is for Spark; `None` if it stays what it is stored as, as it does where
+    Avro knows no such type."""
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    if not isinstance(kind, str) or not isinstance(logical, str):
+        return None
+    if logical == "decimal":
+        return logical if kind in ("bytes", "fixed") else None
+    return _LOGICAL.get((kind, logical))
 
 
 def _without_others(schema: Any) -> Any:
@@ -164,9 +187,8 @@ def _without_others(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     made = {name: _without_others(each) for name, each in schema.items()}
-    logical = made.get("logicalType")
-    if logical and logical != "decimal" and (made.get("type"), logical) not in _LOGICAL:
-        del made["logicalType"]
+    if _logical(made) is None:
+        made.pop("logicalType", None)
     return made
 
 
