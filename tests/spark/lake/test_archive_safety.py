@@ -24,7 +24,7 @@ from tailrace.spark.lake.archive import archive, release
 from tailrace.spark.lake.engines import Task
 from tailrace.spark.lake.manifest import Manifest
 from tailrace.spark.lake.writing import Piece, Staged
-from tests.spark.lake.support import SMALL, T0, fill, open_store, order, pieces, put
+from tests.spark.lake.support import SMALL, T0, Inline, fill, open_store, order, pieces, put
 
 __all__ = ["pieces"]  # a fixture
 
@@ -173,3 +173,26 @@ def test_a_log_that_went_back_is_told(tmp_path: Path, more: int, partition_by: s
         assert stream.log.start_offset == 0
         release(look_through(store), "events")
         put(store, stream, tmp_path / "new", delete=True)
+
+
+def test_the_note_of_another_archive_tells_nothing(tmp_path: Path) -> None:
+    """Somebody archives the queue elsewhere at the same time: what was compared there is not
+    compared here."""
+    lake = tmp_path / "lake"
+
+    class Elsewhere(Inline):
+        def run(self, *given: Any) -> Generator[Staged, None, None]:
+            yield from super().run(*given)
+            other = ArchiveNote(
+                stream.settings.incarnation, ArchiveNote.place_of(store.layout, "other"), 1000, True
+            )
+            ArchiveNote.change(store.fs, store.layout, "events", lambda _: other)
+            [file, *_] = lake.glob("*.parquet")
+            file.write_bytes(b"damaged")
+
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 60)
+        with pytest.raises(Corrupt, match="not as it was written"):
+            put(store, stream, lake, delete=True, engine=Elsewhere())
+        assert stream.log.start_offset == 0

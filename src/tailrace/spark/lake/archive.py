@@ -356,7 +356,8 @@ class _Run:
         manifest, layout = writing.manifest, self._look.layout
         note = ArchiveNote.load(self._fs, layout, self._order.queue)
         begin = first = start_now(log)
-        if note is not None and note.verified_from <= first <= note.verified:
+        is_here = note is not None and note.place == ArchiveNote.place_of(layout, self._folder)
+        if note is not None and is_here and note.verified_from <= first <= note.verified:
             begin, first = note.verified_from, note.verified
         steps = list(manifest.within(first, manifest.reaches(first)))
         total, done = sum(step.size for step in steps), 0
