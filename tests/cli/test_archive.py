@@ -136,6 +136,8 @@ def test_what_is_refused(filled: Shell) -> None:
     assert "no queue has an archive" in filled.refused("archive", "--all")
     inside = filled.refused("archive", "events", "--to", "data/queue/lake")
     assert "in the store itself" in inside
+    filled.ok("archive", "orders", "--to", "orders")
+    assert "its name is empty" in filled.refused("archive", "orders", "--to", "")
     address = "s3://bucket/lake"
     said = filled.refused("archive", "events", "--to", address, "--delete")
     assert "s3://bucket/lake is an address, and an archive is a folder: mount it" in said

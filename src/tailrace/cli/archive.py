@@ -118,7 +118,7 @@ def archive(
             assert queue is not None
             found = opened.get(queue)
             drop = found.drop_archived if delete else None
-            folder = to or _remembered(opened, queue)
+            folder = _remembered(opened, queue) if to is None else to
             orders = [_order(queue, folder, format, partition_by, since, until, drop)]
         _run(opened, orders, spark, master, conf, as_json)
 

@@ -266,6 +266,11 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
             put(store, other, tmp_path / "lake")
         with pytest.raises(ConfigError, match="in the store itself"):
             put(store, stream, tmp_path / "data" / "queue" / "lake")
+        (tmp_path / "link").symlink_to(tmp_path / "data" / "queue")
+        with pytest.raises(ConfigError, match="in the store itself"):
+            put(store, stream, tmp_path / "link" / "lake")
+        with pytest.raises(ConfigError, match="its name is empty"):
+            put(store, stream, "")
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "letter.txt").write_text("dear")
         with pytest.raises(ConfigError, match=r"no archive, and not empty: there is letter\.txt"):

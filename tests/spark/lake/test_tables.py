@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
 
-from tailrace import Store, Stream, TailraceError
+from tailrace import ConfigError, Store, Stream, TailraceError
 from tailrace.log.cuts import sealed_end
 from tailrace.log.fs import OsFileSystem
 from tailrace.spark.lake.manifest import Manifest
@@ -247,4 +247,29 @@ def test_a_table_that_cannot_be_changed(
         assert stream.log.start_offset == sealed_end(stream.log)
         assert Manifest.load(OsFileSystem(), str(lake)).reaches(0) == sealed_end(stream.log)
         assert put(store, stream, lake, format=kind).table_files > 0
+    assert columns(rows_of(lake, kind)) == columns(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "character"),
+    [("delta", "%"), ("iceberg", "%"), ("iceberg", "#"), ("iceberg", "?")],
+)
+def test_a_folder_that_libraries_misread(tmp_path: Path, kind: str, character: str) -> None:
+    lake = tmp_path / f"a{character}20b" / "lake"
+    with stream_in(tmp_path) as (store, stream):
+        with pytest.raises(ConfigError, match=f"{kind} .* '[{character}]' in its path"):
+            put(store, stream, lake, format=kind)
+        assert not lake.exists()
+        assert put(store, stream, lake).files > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_with_other_characters(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip(LIBRARIES[kind], reason=f"tailrace[{kind}] is missing")
+    lake = tmp_path / ("a b+ü;:'*[c]" + "#?" * (kind == "delta")) / "lake"
+    with stream_in(tmp_path, 10) as (store, stream):
+        put(store, stream, lake, format=kind)
+        fill(stream, 10)
+        put(store, stream, lake)
+        expected = logged(stream, 0, sealed_end(stream.log))
     assert columns(rows_of(lake, kind)) == columns(expected)

@@ -61,6 +61,8 @@ class Order:
     drop: Callable[[], VacuumReport] | None = None
 
     def check(self) -> None:
+        if not self.folder:
+            raise ConfigError("the archive needs a folder, and its name is empty")
         archive_folder(self.folder)
         if self.format not in (None, *FORMATS):
             raise ConfigError(f"format: {self.format!r} is not one of {', '.join(FORMATS)}")
@@ -210,7 +212,8 @@ class _Run:
 
     def _check_folder(self) -> None:
         root = os.path.abspath(self._look.layout.root)
-        if os.path.commonpath([root, self._folder]) == root:
+        real = os.path.realpath(root)  # of a link, that to which it leads
+        if os.path.commonpath([real, os.path.realpath(self._folder)]) == real:
             raise ConfigError(
                 f"{self._folder} is in the store itself; name a folder beside {root}, or elsewhere"
             )

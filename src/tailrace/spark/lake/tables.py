@@ -39,6 +39,8 @@ logger = logging.getLogger("tailrace")
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
 
+# What their libraries take for something else in the address of a file.
+_REFUSED: Final = {"delta": "%", "iceberg": "%#?"}
 _STEPS: Final = "tailrace.steps"
 _NAMESPACE: Final = "tailrace"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,6 +61,12 @@ class Table(Protocol):
 def open_table(kind: str, folder: str, origin: Origin) -> Table | None:
     """The table of an archive, which is made if it does not exist; plain files have none.
     `TailraceError` names what to install."""
+    for character in _REFUSED.get(kind, ""):
+        if character in os.path.abspath(folder):
+            raise ConfigError(
+                f"{folder}: a table of {kind} cannot be in a folder with a {character!r} in its "
+                "path; name another, or archive to plain files: --format parquet"
+            )
     match kind:
         case "parquet":
             return None
