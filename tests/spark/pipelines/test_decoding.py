@@ -84,6 +84,10 @@ def test_csv(spark: Any, place: Place) -> None:
         b"1;2": "it is not a line of 3 columns: '1;2'",
         b"x;cup;1": "the column 'id' is no bigint: 'x'",
         b"\xff": "it is not UTF-8",
+        b"": "the value is empty",
+        b"\r\n": "the value is empty",
+        b" 3 ;cup;1": "the column 'id' is no bigint: ' 3 '",
+        b'3;"cup";"1;5"': "the column 'amount' is no double: '1;5'",
     }
     place.publish("events", b'1;"a;b";2.5', b"2;;", *bad)
     definition = place.define(
@@ -100,6 +104,14 @@ def test_csv(spark: Any, place: Place) -> None:
     ]
     found = {m.value: m.headers["_dlq_reason"].decode() for m in place.messages("refused")}
     assert found == bad
+
+
+def test_csv_of_one_column(spark: Any, place: Place) -> None:
+    """A line may be empty then."""
+    place.publish("events", b"1", b"", b"x")
+    place.run(spark, place.define(format="csv", schema="id long", sql="SELECT id FROM events"))
+    assert place.documents("out") == [{"id": 1}, {"id": None}]
+    assert place.reasons("events") == {b"x": "the column 'id' is no bigint: 'x'"}
 
 
 def test_avro(spark: Any, place: Place) -> None:

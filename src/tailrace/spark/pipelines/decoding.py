@@ -90,6 +90,8 @@ def _decoded(frame: DataFrame, given: Input, schema: StructType) -> DataFrame:
         is_bad = f.col(FIELDS).isNull() | f.col(f"{FIELDS}.{_CORRUPT}").isNotNull()
         if given.format == "json":
             is_bad = is_bad | _has_more()
+        elif len(schema.fields) > 1:
+            is_bad = is_bad | _is_no_line()
     for field in schema.fields:
         if not field.nullable:
             is_bad = is_bad | f.col(f"{FIELDS}.{quoted(field.name)}").isNull()
@@ -145,6 +147,14 @@ def _from_csv(columns: str, delimiter: str) -> Column:
     return f.from_csv(_text(), columns, _options(sep=delimiter))
 
 
+def _is_no_line() -> Column:
+    """Is there nothing at all? `from_csv` makes nulls of that, however many columns there are."""
+    from pyspark.sql import functions as f
+
+    text = _text()
+    return (f.octet_length(text) <= 2) & (f.translate(text, "\r\n", "") == "")
+
+
 # --- why it is not --------------------------------------------------------------------------
 
 
@@ -183,20 +193,30 @@ def _json_field(name: str) -> Column:
 
 
 def _reason_csv(schema: StructType, delimiter: str) -> Column:
+    """Each column is tried by itself, the others as text, and the first that does not fit is
+    named."""
     from pyspark.sql import functions as f
 
-    texts = ", ".join(f"{quoted(field.name)} string" for field in schema.fields)
-    whole = _from_csv(f"{texts}, {_CORRUPT} string", delimiter)
+    def tried(at: int | None) -> Column:
+        kinds = [
+            f"{quoted(field.name)} {field.dataType.simpleString() if at == index else 'string'}"
+            for index, field in enumerate(schema.fields)
+        ]
+        return _from_csv(", ".join([*kinds, f"{_CORRUPT} string"]), delimiter)
+
+    whole = tried(None)
     reason = _no_text()
+    if len(schema.fields) > 1:
+        reason = reason.when(_is_no_line(), f.lit("the value is empty"))
     reason = reason.when(
         whole.isNull() | whole.getField(_CORRUPT).isNotNull(),
         f.concat(f.lit(f"it is not a line of {len(schema.fields)} columns: "), _quote(_text())),
     )
-    for field in schema.fields:
-        kind, text = field.dataType.simpleString(), whole.getField(field.name)
+    for at, field in enumerate(schema.fields):
+        said = f"the column {field.name!r} is no {field.dataType.simpleString()}: "
         reason = reason.when(
-            text.isNotNull() & text.try_cast(kind).isNull(),
-            f.concat(f.lit(f"the column {field.name!r} is no {kind}: "), _quote(text)),
+            tried(at).getField(_CORRUPT).isNotNull(),
+            f.concat(f.lit(said), _quote(whole.getField(field.name))),
         )
     found: Column = reason.otherwise(_missing(schema))
     return found
