@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tailrace.errors import TailraceError
-from tailrace.spark.pipelines.definition import Files
+from tailrace.spark.pipelines.definition import Files, FileTable
 from tailrace.spark.pipelines.files import FileWriter
 from tailrace.spark.pipelines.homes import Home
 from tests.spark.pipelines.support import Place
@@ -98,10 +98,11 @@ def test_killed_while_it_moves_aside(place: Place, monkeypatch: pytest.MonkeyPat
 
 
 class Frame:
-    """What a writer of files uses of Spark's, for one file of one row."""
+    """What a writer of files uses of Spark's, for one file."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, text: str | bytes, name: str = "part-0.json") -> None:
+        self._data = text if isinstance(text, bytes) else text.encode()
+        self._name = name
         self.write = self
 
     def format(self, kind: str) -> Frame:
@@ -113,10 +114,13 @@ class Frame:
     def mode(self, kind: str) -> Frame:
         return self
 
+    def option(self, name: str, value: str) -> Frame:
+        return self
+
     def save(self, path: str) -> None:
         folder = Path(path.removeprefix("file://"))
         folder.mkdir(parents=True)
-        (folder / "part-0.json").write_text(self._text)
+        (folder / self._name).write_bytes(self._data)
 
 
 @pytest.mark.parametrize("is_moved", [True, False])
@@ -139,3 +143,40 @@ def test_files_of_the_run_before(place: Place, *, is_moved: bool) -> None:
     write("december again")
     found = sorted(path.read_text() for path in Path(to.path).iterdir())
     assert found == ["december again", "november"]
+
+
+def parquet_of(count: int) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": pa.array(range(count), pa.int64())}), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def test_files_without_rows(place: Place) -> None:
+    """Spark writes one for a batch that comes to nothing; the target does not get it."""
+    home = home_of(place)
+    home.make({})
+    written = {
+        "json": (b"", b'{"n":1}\n'),
+        "csv": (b"n,m\n", b"n,m\n1,2\n"),
+        "parquet": (parquet_of(0), parquet_of(1)),
+    }
+    for kind, contents in written.items():
+        to = Files(str(place.folder / kind), kind)
+        writer: Any = FileWriter(to, home.files, "p")
+        for batch, data in enumerate(contents):
+            writer(Frame(data, f"part-0.{kind}"), batch)
+        assert os.listdir(to.path) == [f"p-000001-0000.{kind}"]
+
+
+def test_a_folder_that_looks_like_a_pattern(tmp_path: Path) -> None:
+    """That of the configuration is what it is; what is named in it may be a pattern."""
+    place = Place(tmp_path / "a{b,c}[d]*?")
+    place.folder.mkdir()
+    given = {"one": "t*.csv", "two": "/x/{a,b}.csv", "three": "s3://x/*.csv"}
+    found = place.define(sql="SELECT 1", tables=given).tables
+    paths = {name: each.path for name, each in found.items() if isinstance(each, FileTable)}
+    escaped = r"a\{b,c\}\[d\]\*\?"
+    assert paths == {**given, "one": f"{tmp_path}/{escaped}/t*.csv"}

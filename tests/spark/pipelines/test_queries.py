@@ -207,3 +207,24 @@ def test_files(spark: Any, place: Place, form: str) -> None:
 
 def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_a_folder_that_looks_like_a_pattern(spark: Any, tmp_path: Path) -> None:
+    place = Place(tmp_path / "a{b,c}[d]")
+    place.folder.mkdir()
+    (place.folder / "t.csv").write_text("n,p\n1,x\n2,y\n")
+    place.publish("events", {"n": 1}, {"n": 3})
+    definition = place.define(
+        format="json",
+        schema="n long",
+        tables={"t": "t.csv"},
+        sql="SELECT e.n, p FROM events e JOIN t ON e.n = t.n",
+        to={"path": "lake", "format": "json"},
+    )
+    place.run(spark, definition)
+    [file] = (place.folder / "lake").iterdir()
+    assert json.loads(file.read_text()) == {"n": 1, "p": "x"}
+    place.publish("events", {"n": 4})
+    run = place.run(spark, definition)
+    assert run.status.batches == 1
+    assert list((place.folder / "lake").iterdir()) == [file]  # none of a batch without rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +16,7 @@ from tailrace.units import parse_duration
 
 __all__ = ["Definition", "FileTable", "Files", "Input", "Watermark", "choose", "definitions"]
 
+_PATTERN = re.compile(r"[\\{}\[\]*?]")  # what means something in a pattern of Spark's
 _ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 
@@ -48,7 +50,7 @@ class Input:
 
 @dataclass(frozen=True)
 class FileTable:
-    """Files that are read, as they are when the query starts."""
+    """Files that are read, as they are when the query starts. `path` may be a pattern."""
 
     path: str
     format: str
@@ -190,12 +192,15 @@ class _Reader:
                 entry.max_offsets_per_trigger,
                 is_stream=entry.stream,
             )
-        path = self._path(entry.path or "")
+        path = entry.path or ""
+        if "://" not in path:  # the folder is that one, whatever its name would mean in a pattern
+            path = os.path.join(_PATTERN.sub(r"\\\g<0>", self._folder), path)
         form = entry.format or _ENDINGS.get(os.path.splitext(path)[1].lower())
         if form is None:
             known = ", ".join(_ENDINGS)
             raise self._wrong(
-                f"{key}.format", f"the name {path!r} does not tell; give it, or end it with {known}"
+                f"{key}.format",
+                f"the name {entry.path!r} does not tell; give it, or end it with {known}",
             )
         return FileTable(path, form, schema, entry.delimiter or ",")
 

@@ -3,7 +3,8 @@
 Spark's own sink for files leaves behind what a batch has written that was cut short, and only Spark
 knows which files those are. So Spark writes each batch into a folder that nobody reads; then its
 files get their names in the target, by renames, after these names were written down. A batch that
-comes again removes what is there under the names of its first attempt.
+comes again removes what is there under the names of its first attempt. Of a batch without rows
+Spark writes a file all the same, which stays behind.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class FileWriter:
         moves: dict[str, str] = {}
         for folder, _, names in sorted(os.walk(staged)):
             for name in sorted(names):
-                if name.startswith(("_", ".")):
+                if name.startswith(("_", ".")) or _is_empty(os.path.join(folder, name)):
                     continue
                 ending = _PART.sub("", name)
                 made = f"{self._owner}-{batch:06d}-{len(moves):04d}{ending}"
@@ -86,3 +87,15 @@ class FileWriter:
                 target = os.path.normpath(os.path.join(self._to.path, inside, made))
                 moves[os.path.join(folder, name)] = target
         return moves
+
+
+def _is_empty(path: str) -> bool:
+    """Has a file of Spark's no rows?"""
+    if path.endswith(".parquet"):
+        from pyarrow import parquet
+
+        return bool(parquet.read_metadata(path).num_rows == 0)
+    with open(path, "rb") as file:
+        if path.endswith(".csv"):
+            file.readline()  # the header
+        return not file.read(1)
