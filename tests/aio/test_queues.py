@@ -267,12 +267,12 @@ def test_extending(path: Path, api: Api, clock: ManualClock) -> None:
 def test_keeping_a_message_while_a_block_runs(path: Path, api: Api) -> None:
     async def work() -> None:
         async with api.open(path, **FAST) as store:
-            queue = await store.queue("q", visibility_timeout=0.2)
+            queue = await store.queue("q", visibility_timeout=1)
             await queue.publish(b"0")
             async with queue.consumer("g") as consumer, queue.consumer("g") as other:
                 [message] = await consumer.receive()
-                async with message.auto_extend():
-                    assert await other.receive(1, wait=0.7) == []
+                async with message.auto_extend():  # each third of a second
+                    assert await other.receive(1, wait=1.5) == []
                 await message.ack()
                 assert await other.receive(1, wait=0.3) == []
 
