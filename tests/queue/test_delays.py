@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pytest
 import tailrace
 from tailrace import Closed, ConfigError, Full, Queue, Store, Stream, TailraceError, aio
 from tailrace.queue.delays import Delayed, count_scheduled, due_ms, held_still
+from tailrace.queue.handles import QueueLog
 from tailrace.queue.pump import Pump
 from tests.log.helpers import WAIT, run_python
 from tests.queue.clocks import Machine, ManualClock
@@ -128,6 +130,49 @@ def test_what_does_not_fit_into_a_batch_of_the_queue_is_refused(
     clock.advance(1)
     assert store.deliver_due() == 20
     assert len(queue) == 20
+
+
+@pytest.mark.parametrize("sorted_away", [False, True])
+def test_what_was_accepted_is_delivered_whatever_a_batch_may_hold_by_then(
+    store: Store, clock: ManualClock, sorted_away: bool
+) -> None:
+    queue = store.queue("q", max_batch_bytes="1MiB", compression="none")
+    before, after = numbers(3), [b"%d" % number for number in range(3, 9)]
+    large = bytes(500_000)
+    for value in (*before, large, *after):
+        queue.publish(value, delay=1)
+    store.queue("q", max_batch_bytes=4096)
+    with contextlib.ExitStack() as stack:
+        if sorted_away:
+            stack.enter_context(few_in_memory())
+            stack.enter_context(mock.patch("tailrace.queue.sorted_runs._BATCH_BYTES", 1_000))
+            assert queue.delayed_count() == 10
+            assert Path(store.layout.delayed(queue.incarnation), "runs").exists()
+        clock.advance(1)
+        assert store.deliver_due() == 10
+    assert values_of(queue) == [*before, large, *after]
+    with pytest.raises(ValueError, match="bytes"):
+        queue.publish(bytes(5_000), delay=1)
+
+
+def test_what_somebody_was_about_to_deliver_is_delivered_whatever_a_batch_may_hold_by_then(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    with open_store() as store:
+        queue = store.queue("q", max_batch_bytes="1MiB", compression="none")
+        for _ in range(10):
+            queue.publish(bytes(10_000), delay=1)
+        clock.advance(1)
+        error = OSError(5, "broken")
+        with (
+            mock.patch.object(QueueLog, "append_accepted", side_effect=error),
+            pytest.raises(OSError, match="broken"),
+        ):
+            store.deliver_due()
+        store.queue("q", max_batch_bytes=4096)
+    with open_store() as store:
+        store.deliver_due()
+        assert values_of(store.get("q")) == [bytes(10_000)] * 10
 
 
 def test_a_lifetime_of_its_own_counts_from_when_it_was_published(
@@ -635,6 +680,22 @@ def test_what_cannot_be_delivered_stops_no_consumer(tmp_path: Path) -> None:
         queue = store.queue("q")
         with mock.patch.object(queue.delays, "deliver", side_effect=OSError(5, "broken")):
             assert values(queue.consumer("w").receive(5)) == [b"now"]
+
+
+def test_a_queue_that_fails_in_a_way_nobody_thought_of_stops_no_other(
+    awake: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, others = awake.queue("broken"), [awake.queue(f"q{n}") for n in range(5)]
+    with mock.patch.object(broken.delays, "deliver", side_effect=ValueError("odd")):
+        for queue in (broken, *others):
+            queue.publish(b"x", delay=0.05)
+        for queue in others:
+            arrives(queue)
+        limit = time.monotonic() + WAIT
+        while not any("odd" in each.getMessage() for each in caplog.records):
+            assert time.monotonic() < limit, "nobody tells of it"
+            time.sleep(0.001)
+    arrives(broken)
 
 
 def test_who_has_no_delayed_messages_opens_nothing_for_them(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from tailrace.log.inputs import (
 from tailrace.log.manner import Manner, system_ms
 from tailrace.log.observer import Observer
 from tailrace.log.options import FlushMode, LogOptions
-from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
+from tailrace.log.producers import headers_of
 from tailrace.log.reader import View
 from tailrace.log.retention import VacuumReport
 from tailrace.log.segments import Catalog
@@ -101,7 +101,6 @@ class Log:
     """
 
     _wall_ms: Callable[[], int] = staticmethod(system_ms)
-    _room = 0  # bytes that a batch of a producer may have, if that is more than the options say
 
     def __init__(
         self,
@@ -195,8 +194,8 @@ class Log:
         now_ms, limit = self._wall_ms(), self.options.max_batch_bytes
         if producer is not None or sequence is not None:
             producer, sequence = checked_sequence(producer, sequence)
-            headers = [(PRODUCER_HEADER, producer.encode()), (SEQUENCE_HEADER, b"%d" % sequence)]
-            draft = encode(records, now_ms, self._codec, headers, max(limit, self._room))
+            headers = headers_of(producer, sequence)
+            draft = encode(records, now_ms, self._codec, headers, limit)
             offset, count = self._writing().append_once(draft, producer, sequence, now_ms)
             return Receipt(offset, offset + count, count, self._committer)
         return self.append_draft(encode(records, now_ms, self._codec, (), limit))

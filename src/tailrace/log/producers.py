@@ -21,13 +21,18 @@ from tailrace.kernel import Headers
 from tailrace.log.fs import FileSystem
 from tailrace.log.sidefiles import load_checked_json, side_path, store_checked_json
 
-__all__ = ["PRODUCER_HEADER", "SEQUENCE_HEADER", "Appended", "Producers"]
+__all__ = ["PRODUCER_HEADER", "SEQUENCE_HEADER", "Appended", "Producers", "headers_of"]
 
 PRODUCER_HEADER = "_producer"
 SEQUENCE_HEADER = "_sequence"
 REMEMBERED = 64
 
 _SNAPSHOT_LIMIT = 256 << 20
+
+
+def headers_of(producer: str, sequence: int) -> list[tuple[str, bytes]]:
+    """What the first record of a batch bears."""
+    return [(PRODUCER_HEADER, producer.encode()), (SEQUENCE_HEADER, b"%d" % sequence)]
 
 
 class Appended(NamedTuple):

@@ -27,7 +27,7 @@ from tailrace.log.log import Log
 from tailrace.log.options import FlushMode
 from tailrace.queue.alarm import Alarm
 from tailrace.queue.delivery import Delivery, Target, records_of
-from tailrace.queue.handles import PRODUCER_BYTES, QueueLog, opening
+from tailrace.queue.handles import QueueLog, opening
 from tailrace.queue.layout import Layout
 from tailrace.queue.message import topic_of
 from tailrace.queue.registry import Queues
@@ -52,6 +52,7 @@ _ID: Final = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})")
 _LATEST_MS: Final = 253_402_300_799_999  # the year 9999
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
+_ROOM: Final = 256  # bytes that the headers of a batch take
 _OPEN: Final = ".open"  # beside the folder: a lock that those share who have it open
 _TRIES: Final = 5  # to look at files that others change
 _PAGE_SIZE: Final = 4096
@@ -352,8 +353,8 @@ class Delays(Delivery):
     def schedule_draft(self, draft: Draft, due: int) -> Delayed:
         """The same, of a message that is encoded, with that time for its timestamp."""
         limit = self._queue.log.options.max_batch_bytes
-        if draft.size > limit - PRODUCER_BYTES:  # it has to fit into a batch of the queue
-            raise too_large(draft.size, limit - PRODUCER_BYTES)
+        if draft.size > limit - _ROOM:  # it has to fit into a batch of the queue
+            raise too_large(draft.size, limit - _ROOM)
         incoming = self.incoming  # as long as we have it, nobody lets go of the page
         page = self._page
         receipt = incoming.append_draft(draft)

@@ -34,10 +34,10 @@ from typing import Any, Final, Protocol
 
 from tailrace import hooks
 from tailrace.errors import Corrupt, Full, NotWritten, OffsetOutOfRange, TailraceError
-from tailrace.kernel import CODEC_NAMES, Record, TooLarge, encode, first_headers
+from tailrace.kernel import CODEC_NAMES, MAX_SECTION, Record, TooLarge, encode, first_headers
 from tailrace.log.fs import FileLock, FileSystem, remove_tree
 from tailrace.log.log import Log
-from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
+from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER, headers_of
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.observing import published, weigh
 from tailrace.queue.schedule import Batch, Intent, Manifest, Schedule, is_op, op_record
@@ -71,7 +71,7 @@ class Target(Protocol):
     def settings(self) -> QueueSettings: ...
 
     @property
-    def log(self) -> Log: ...
+    def log(self) -> QueueLog: ...
 
     def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> None: ...
 
@@ -207,7 +207,7 @@ class Delivery:
             return len(batch.records)
 
     def _next_batch(self, state: Schedule, log: Log) -> Batch | None:
-        """What is due, as far as it fits into a batch, and the queue has room."""
+        """What is due, as far as the queue has room, and it fits into a batch or is one message."""
         most, most_bytes = _AT_ONCE, min(_BYTES_AT_ONCE, log.options.max_batch_bytes // 2)
         self.is_held_up = False
         while True:
@@ -224,8 +224,8 @@ class Delivery:
                     self.is_held_up = True
                     return None
             except TooLarge:
-                if count == 1:
-                    raise
+                if count == 1:  # `max_batch_bytes` was larger when it was published
+                    return batch
             most = count // 2
 
     def _flushed(self, state: Schedule, log: Log) -> int:
@@ -245,9 +245,9 @@ class Delivery:
                 return unflushed[0][0]
         return last.offset + 1
 
-    def _carry_out(self, log: Log, intent: Intent, records: list[Record]) -> None:
+    def _carry_out(self, log: QueueLog, intent: Intent, records: list[Record]) -> None:
         if records:
-            receipt = log.append(records, producer=intent.op["p"], sequence=intent.offset)
+            receipt = log.append_accepted(records, intent.op["p"], intent.offset)
             receipt.wait()
             self._unflushed.append((intent.offset, receipt.end_offset))
             if hooks.listeners:
@@ -289,7 +289,7 @@ class Delivery:
                 self._unflushed.clear()
         self._mark(last)
 
-    def _carry_out_late(self, state: Schedule, log: Log, intent: Intent) -> None:
+    def _carry_out_late(self, state: Schedule, log: QueueLog, intent: Intent) -> None:
         records = self._fetch(state, intent)
         try:
             self._carry_out(log, intent, records)
@@ -365,7 +365,7 @@ class Delivery:
         return {
             "flush": "async",
             "compression": CODEC_NAMES[log.options.codec],
-            "max_batch_bytes": max(2 * log.options.max_batch_bytes, 16 << 20),
+            "max_batch_bytes": MAX_SECTION,  # whatever was accepted has a place
         }
 
     def tidy(self) -> None:
@@ -493,5 +493,5 @@ def _present(log: Log, first: int) -> set[tuple[str, int]]:
 
 def _try_to_encode(records: list[Record], log: Log, producer: str) -> None:
     """`TooLarge` if they don't fit into a batch."""
-    headers = [(PRODUCER_HEADER, producer.encode()), (SEQUENCE_HEADER, b"%d" % _LONGEST)]
+    headers = headers_of(producer, _LONGEST)
     encode(records, 0, log.options.codec, headers, log.options.max_batch_bytes)

@@ -15,18 +15,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from tailrace.errors import NotWritten
-from tailrace.kernel import HEADER_SIZE, Record, encode
+from tailrace.kernel import HEADER_SIZE, MAX_SECTION, Record, encode
 from tailrace.log.commit import Receipt
 from tailrace.log.extents import Extents
 from tailrace.log.inputs import checked_sequence
 from tailrace.log.log import Log
 from tailrace.log.options import FlushMode, LogOptions, Retention
+from tailrace.log.producers import headers_of
 from tailrace.log.retention import VacuumReport, count_expired
 from tailrace.log.stricter import be_stricter, raise_promise
 
-__all__ = ["PRODUCER_BYTES", "Bounds", "Handles", "QueueLog", "look_at", "most_files", "opening"]
-
-PRODUCER_BYTES = 256  # that the headers of a batch take which say who appended it
+__all__ = ["Bounds", "Handles", "QueueLog", "look_at", "most_files", "opening"]
 
 FILES_OF_A_LOG = 14
 FILES_OF_DELAYS = FILES_OF_A_LOG + 3
@@ -73,12 +72,13 @@ class QueueLog(Log):
         offset, count = found
         return Receipt(offset, offset + count, count, self._committer)
 
-    def make_room(self, record: Record) -> None:
-        """Have a record fit that somebody appends by a producer. What takes the place of a message
-        may be larger than what can be published, and must not be refused for that."""
-        size = encode([record], 0).size + PRODUCER_BYTES
-        with self._opening:
-            self._room = max(self._room, size)
+    def append_accepted(self, records: list[Record], producer: str, sequence: int) -> Receipt:
+        """Append, once, as one batch, what was accepted before, or takes its place: also if it is
+        more than `max_batch_bytes` by now."""
+        now_ms = self._wall_ms()
+        draft = encode(records, now_ms, self._codec, headers_of(producer, sequence), MAX_SECTION)
+        offset, count = self._writing().append_once(draft, producer, sequence, now_ms)
+        return Receipt(offset, offset + count, count, self._committer)
 
     def adopt(self, **arguments: Any) -> None:
         """Go on with the options that it would be opened with now, as far as it can."""

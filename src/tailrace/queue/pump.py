@@ -94,7 +94,7 @@ class Pump:
                 except (TailraceError, OSError) as error:
                     logger.error("delayed messages cannot be delivered: %s", error)
                     wait_s = _AFTER_ERROR_MS / 1000
-                except Exception:  # whatever it is, the other queues are waiting
+                except Exception:  # whatever it is, it may be over the next time
                     logger.exception("delayed messages cannot be delivered")
                     wait_s = _AFTER_ERROR_MS / 1000
                 is_called = self._sleep(wait_s)
@@ -178,11 +178,12 @@ class Pump:
                     next_ms = self._deliver_one(store, delays)
                 except Closed:
                     next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
-                except (TailraceError, OSError) as error:
+                except Exception as error:  # whatever it is, the other queues are waiting
                     if incarnation in _names(store):  # else it was deleted under us
                         extra = {"queue": delays.queue_name}
+                        trace = None if isinstance(error, TailraceError | OSError) else error
                         text = "delayed messages cannot be delivered: %s"
-                        logger.error(text, error, extra=extra)
+                        logger.error(text, error, extra=extra, exc_info=trace)
                     next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
                 self._next[incarnation] = next_ms
                 self._busy_s[incarnation] = monotonic()
@@ -212,7 +213,7 @@ class Pump:
                 if delays.has_news():
                     return True
             elif not delays.is_held_up:
-                with contextlib.suppress(TailraceError, OSError):  # the next look tells of it
+                with contextlib.suppress(Exception):  # the next look tells of it
                     next_due = delays.next_due()
                     known = self._next[incarnation]
                     self._next[incarnation] = NEVER if next_due is None else next_due

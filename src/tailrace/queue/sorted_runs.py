@@ -47,7 +47,8 @@ MESSAGE, CANCEL, VOID = b"m", b"c", b"v"
 WEIGHT: Final = {MESSAGE: 1, CANCEL: -1, VOID: 0}  # what it adds to the number of messages
 
 _HEAD = struct.Struct(">cQ")
-_BATCH = 128  # entries; who looks for one reads a batch
+_BATCH = 128  # entries; who looks for one reads a batch,
+_BATCH_BYTES = 8 << 20  # which is no larger than this and one message
 _AHEAD = 512  # entries that are read at a time,
 _BYTES_AHEAD = 1 << 20  # or as many as take this, since there are many runs
 _PROBES_MOST = 4096  # that are remembered
@@ -105,6 +106,7 @@ class _Writer:
         self._folder = folder
         self._tier = tier
         self._batch: list[Record] = []
+        self._bytes = 0  # of the batch
         self._live = self._end = 0
         self._first, self._last = 2**63, -1
         self._log = Log(folder, fs=_given(fs), upkeep=False, **arguments)
@@ -117,16 +119,17 @@ class _Writer:
         else:
             key = head + (record.key or b"")
             self._batch.append(Record(None, due, key, record.value, record.headers))
+            self._bytes += len(key) + len(record.value or b"")
         self._live += WEIGHT[kind]
         self._end += 1
         self._first = min(self._first, offset)
         self._last = max(self._last, offset)
-        if len(self._batch) == _BATCH:
+        if len(self._batch) == _BATCH or self._bytes >= _BATCH_BYTES:
             self._write()
 
     def _write(self) -> None:
         self._log.append_many(self._batch)
-        self._batch = []
+        self._batch, self._bytes = [], 0
 
     def finish(self) -> RunInfo:
         if self._batch:
