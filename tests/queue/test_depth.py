@@ -6,12 +6,13 @@ import asyncio
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import tailrace
-from tailrace import Closed, Full, Log, Message, Queue, Store, aio
+from tailrace import Closed, ConfigError, Full, Log, Message, Queue, Store, aio
 from tailrace.queue.outlook import Outlook
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine, ManualClock
@@ -457,6 +458,94 @@ def test_a_queue_without_groups_and_a_stream_drop_from_the_front(store: Store) -
 
 
 LIMITS = {"max_depth": 3, "on_full": "drop_oldest"}
+
+
+WRONG: list[tuple[type[Exception], dict[str, Any]]] = [
+    (Full, {"value": bytes(101)}),
+    (Full, {"value": bytes(101), "headers": {"a": "b"}}),
+    (Full, {"value": bytes(101), "producer": "p", "sequence": 1}),
+    (TypeError, {"value": 5}),
+    (TypeError, {"value": b"x", "key": 5}),
+    (TypeError, {"value": b"x", "headers": {"a": 5}}),
+    (ValueError, {"value": b"x", "headers": {"_a": "b"}}),
+    (ConfigError, {"value": b"x", "ttl": "soon"}),
+    (ConfigError, {"value": b"x", "ttl": "soon", "message_id": "a"}),
+    (ValueError, {"value": b"x" * 90, "key": bytes(300)}),
+    (ValueError, {"value": b"x" * 90, "key": bytes(300), "headers": {"a": "b"}}),
+    (TypeError, {"value": b"x", "routing_key": 5}),
+]
+
+
+@pytest.mark.parametrize(("error", "given"), WRONG)
+def test_nothing_is_dropped_for_what_is_refused(
+    store: Store, error: type[Exception], given: dict[str, Any]
+) -> None:
+    limits = {"max_depth": 3, "on_full": "drop_oldest", "max_message_size": 100}
+    queue = store.queue("q", limits=limits, max_batch_bytes=250, compression="none")
+    queue.consumer("w")
+    fill(queue, 3)
+    with pytest.raises(error):
+        queue.publish(**given)
+    if not {"key", "headers", "message_id", "producer"} & given.keys():
+        others = {name: each for name, each in given.items() if name != "value"}
+        for more in ({}, {"producer": "p", "sequence": 2}):
+            with pytest.raises(error):
+                queue.publish_many([b"new", given["value"]], **others, **more)
+    if "routing_key" not in given:
+        with pytest.raises(error):
+            store.publish("$queue/q", **given)
+    assert values(queue.peek("w", 9)) == numbers(3)
+    assert queue.stats().groups[0].dropped == 0
+
+
+def test_nothing_is_dropped_for_a_batch_that_is_too_large(store: Store) -> None:
+    limits = {"max_depth": 3, "on_full": "drop_oldest"}
+    queue = store.queue("q", limits=limits, max_batch_bytes=250, compression="none")
+    queue.consumer("w")
+    fill(queue, 3)
+    with pytest.raises(ValueError, match="bytes"):
+        queue.publish_many([bytes(150)] * 2, producer="p", sequence=1)
+    with pytest.raises(ValueError, match="bytes"):
+        queue.publish_many([b"x", bytes(300)])
+    assert values(queue.peek("w", 9)) == numbers(3)
+    queue.publish_many([bytes(150)] * 2)  # these are two batches
+    assert values(queue.peek("w", 9)) == [b"2", bytes(150), bytes(150)]
+
+
+@pytest.mark.parametrize("options", [{}, {"headers": {"a": "b"}}])
+def test_nothing_is_dropped_if_another_queue_has_no_room(
+    store: Store, options: dict[str, Any]
+) -> None:
+    def bound(name: str, on_full: str) -> Queue:
+        return store.queue(name, topics=["t"], limits={"max_depth": 3, "on_full": on_full})
+
+    dropping = bound("a", "drop_oldest")
+    full = bound("b", "raise")
+    fill(dropping, 3)
+    fill(full, 3)
+    with pytest.raises(Full, match="'b'"):
+        store.publish("t", b"x", **options)
+    assert values(dropping.peek("w", 9)) == numbers(3)
+
+
+@pytest.mark.parametrize("options", [{}, {"headers": {"a": "b"}}])
+def test_who_has_waited_publishes_as_of_then(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    queue = limited(store, 1, "block")
+    consumer = queue.consumer("w")
+    queue.publish(b"first")
+
+    def sleep(_: float) -> None:
+        clock.advance(60)
+        drain(consumer)
+
+    monkeypatch.setattr("tailrace.queue.depth.time", SimpleNamespace(sleep=sleep))
+    queue.publish(b"second", ttl=10, **options)
+    message = one(consumer)
+    assert message.value == b"second"
+    assert message.timestamp == clock.wall_ms()
+    assert message.expires_at == clock.wall_ms() + 10_000
 
 
 def test_what_was_dropped_stays_so(open_store: OpenStore) -> None:

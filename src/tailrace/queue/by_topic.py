@@ -101,7 +101,7 @@ class PublishingByTopic:
         """What most messages are: nothing of it is parsed or checked more often than it has to."""
         queues, stamp = self._targets(topic), stamp_of(topic)
         drafts = {queue: queue.draft(stamp, value, key, ttl) for queue in queues}
-        for queue in queues:
+        for queue in _droppers_last(queues):
             queue.admit(queue.settings, 1, block=block)
         return spread(queues, lambda queue: queue.append_draft(drafts[queue], key, value))
 
@@ -137,9 +137,11 @@ class PublishingByTopic:
         return batches
 
     def _admit(self, batches: dict[Queue | Stream, list[Record]], block: bool) -> None:
-        """Before any has got anything."""
+        """Before any has got anything, or has dropped anything for it."""
         for queue, records in batches.items():
-            queue.admit(queue.settings, len(records), block=block)
+            queue.check_batch(records)
+        for queue in _droppers_last(batches):
+            queue.admit(queue.settings, len(batches[queue]), block=block)
 
     def _named(self, outgoing: Outgoing) -> list[Queue | Stream]:
         """The queue that it is for, if that was said."""
@@ -200,3 +202,8 @@ class PublishingByTopic:
         queue.append(records, queue.settings, producer, 0).wait()
         if self.get(source.name).log.flush_mode == "sync" and queue.log.flush_mode != "sync":
             queue.log.flush()
+
+
+def _droppers_last(queues: Iterable[Queue | Stream]) -> list[Queue | Stream]:
+    """In the order in which to ask them for room: if one has none, none has dropped anything."""
+    return sorted(queues, key=lambda queue: queue.settings.limits.on_full == "drop_oldest")

@@ -49,20 +49,20 @@ class Depth:
         self._room = 0  # that was found, and not used since
         self._limit = 0  # by which
 
-    def admit(self, settings: QueueSettings, count: int, *, block: bool) -> None:
+    def admit(self, settings: QueueSettings, count: int, *, block: bool) -> bool:
         """Return when there is room for so many, or raise `Full`, as `limits.on_full` says; without
-        `block` nobody waits."""
+        `block` nobody waits. Did somebody?"""
         limit, on_full = settings.limits.max_depth, settings.limits.on_full
         with self._lock:
             if self._limit == limit and self._room >= count:
                 self._room -= count
-                return
+                return False
         if count > limit:
             raise Full(
                 f"{count:,} messages at once are more than the queue {settings.name!r} holds: "
                 f"limits.max_depth is {limit:,}"
             )
-        pauses = waits()
+        pauses, has_waited = waits(), False
         while (room := limit - self._measure()) < count:
             if self._pass_by():
                 continue
@@ -71,8 +71,10 @@ class Depth:
             if on_full != "block" or not block:
                 raise _full(settings)
             time.sleep(next(pauses))
+            has_waited = True
         with self._lock:
             self._limit, self._room = limit, (room - count) // _SHARE
+        return has_waited
 
     def disown(self) -> None:
         """In a forked child: another thread of the parent may have had the lock."""

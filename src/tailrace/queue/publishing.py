@@ -10,8 +10,18 @@ from typing import Any, overload
 
 from tailrace import hooks
 from tailrace.errors import ConfigError, Full
-from tailrace.kernel import HEADER_SIZE, MAX_COUNT, MAX_SECTION, NONE, Draft, Record, encode_one
+from tailrace.kernel import (
+    HEADER_SIZE,
+    MAX_COUNT,
+    MAX_SECTION,
+    NONE,
+    Draft,
+    Record,
+    encode,
+    encode_one,
+)
 from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
+from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Receipt
 from tailrace.queue.addresses import topic_in
 from tailrace.queue.delays import Delayed, Delays, Scheduled, due_ms
@@ -52,8 +62,9 @@ class Publishing:
     def log(self) -> QueueLog:
         raise NotImplementedError
 
-    def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> None:
-        """Return when there is room for so many messages; `Full` if that is not waited for."""
+    def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> bool:
+        """Return when there is room for so many messages: was that waited for? `Full` if it is not.
+        Others may be dropped for them, so they have to be right before."""
         raise NotImplementedError
 
     delays: Delays
@@ -148,12 +159,10 @@ class Publishing:
             refuse_delay(delay is not None or deliver_at is not None)
             receipt = self.log.find(producer, sequence)
             if receipt is None:
-                self.admit(settings, 1, block=block)
-                expiry = expires_at(settings, ttl, self._wall_ms())
-                record = self._record(
-                    value, key, routing_key, headers, message_id, expiry, timestamp
+                records = self._admitted_record(
+                    settings, block, ttl, value, key, routing_key, headers, message_id, timestamp
                 )
-                receipt = self.append([record], settings, producer, sequence)
+                receipt = self.append(records, settings, producer, sequence)
             return receipt.wait() if wait else receipt
         if delay is not None or deliver_at is not None:
             due = due_ms(delay, deliver_at, self._wall_ms())
@@ -165,7 +174,13 @@ class Publishing:
             )
             hooks.count("scheduled", 1, self.name)
             return later.wait() if wait else later
-        self.admit(settings, 1, block=block)
+        if headers is not None or message_id is not None:
+            records = self._admitted_record(
+                settings, block, ttl, value, key, routing_key, headers, message_id, timestamp
+            )
+            receipt = self.append(records, settings)
+            return receipt.wait() if wait else receipt
+        # What most messages are: nothing is parsed or checked that is known to be right.
         now_ms = self._wall_ms()
         ttl_ms = settings.limits.message_ttl_ms
         if ttl is not None:
@@ -174,18 +189,63 @@ class Publishing:
                 ttl_ms = parse_duration(ttl, "ttl")
                 self._known_ttl = ttl, ttl_ms
         expiry = now_ms + ttl_ms if ttl_ms else None
-        if headers is None and message_id is None:
-            # What most messages are: nothing is parsed or checked that is known to be right.
-            stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
-            draft = self._draft(settings, value, key, stamp, timestamp, now_ms, expiry)
-            receipt = self.append_draft(draft, key, value)
-            return receipt.wait() if wait else receipt
-        record = self._record(value, key, routing_key, headers, message_id, expiry, timestamp)
-        receipt = self.append([record], settings)
+        stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
+        draft = self._draft(settings, value, key, stamp, timestamp, now_ms, expiry)
+        if self.admit(settings, 1, block=block):  # its times count from now on
+            draft = self.draft(stamp, value, key, ttl, timestamp)
+        receipt = self.append_draft(draft, key, value)
         return receipt.wait() if wait else receipt
+
+    def _admitted_record(
+        self,
+        settings: QueueSettings,
+        block: bool,
+        ttl: float | str | None,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        routing_key: str,
+        headers: Any,
+        message_id: str | None,
+        timestamp: int | None,
+    ) -> list[Record]:
+        """The record of a message that has more than most, and room for it."""
+        given = value, key, routing_key, headers, message_id
+        return self._admitted(
+            settings,
+            block,
+            ttl,
+            lambda expiry: [self._record(settings, *given, expiry, timestamp)],
+        )
+
+    def _admitted(
+        self,
+        settings: QueueSettings,
+        block: bool,
+        ttl: float | str | None,
+        make: Callable[[int | None], list[Record]],
+        *,
+        may_split: bool = False,
+    ) -> list[Record]:
+        """Records for which there is room; `make` makes them, and gets when they expire. What they
+        had to wait does not count."""
+        records = make(expires_at(settings, ttl, self._wall_ms()))
+        if settings.limits.on_full == "drop_oldest":
+            for batch in ([each] for each in records) if may_split else (records,):
+                self.check_batch(batch)
+        if self.admit(settings, len(records), block=block):
+            records = make(expires_at(settings, ttl, self._wall_ms()))
+        return records
+
+    def check_batch(self, records: list[Record]) -> None:
+        """`TooLarge` if a batch cannot hold them; nothing is tried of those that are small."""
+        options = self.log.options
+        limit = options.max_batch_bytes
+        if sum(weigh(record.key, record.value) for record in records) > limit // 2:
+            encode(records, 0, options.codec, (), limit)
 
     def _record(
         self,
+        settings: QueueSettings,
         value: bytes | str | None,
         key: bytes | str | None,
         routing_key: str,
@@ -197,7 +257,7 @@ class Publishing:
         """The record of a message that has more than most."""
         if headers is not None:
             check_headers(headers)
-        return new_record(
+        record = new_record(
             value,
             self._topic(routing_key),
             key=key,
@@ -206,14 +266,21 @@ class Publishing:
             expires_at=expiry,
             timestamp=timestamp,
         )
+        check_size(record, settings)
+        return record
 
     def draft(
-        self, stamp: Stamp, value: bytes | str | None, key: bytes | str | None, ttl: Any
+        self,
+        stamp: Stamp,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        ttl: Any,
+        timestamp: int | None = None,
     ) -> Draft:
         """A message with nothing but these, as it is to be appended."""
         settings, now_ms = self.settings, self._wall_ms()
         expiry = expires_at(settings, ttl, now_ms)
-        return self._draft(settings, value, key, stamp, None, now_ms, expiry)
+        return self._draft(settings, value, key, stamp, timestamp, now_ms, expiry)
 
     def append_draft(
         self, draft: Draft, key: bytes | str | None, value: bytes | str | None
@@ -239,7 +306,8 @@ class Publishing:
             value = as_bytes_or_none(value, "value")
         if value is not None and len(value) > settings.limits.max_message_size > 0:
             raise _too_large(len(value), settings)
-        codec = (self._log or self.log).options.codec
+        options = (self._log or self.log).options
+        codec = options.codec
         if self._uncompressed:
             self._uncompressed -= 1
             codec = NONE
@@ -247,6 +315,8 @@ class Publishing:
         draft = encode_one(value, b"" if key is None else key, head, timestamp, now_ms, codec)
         if codec and value and draft.size > HEADER_SIZE + max(len(value), _WORTH_COMPRESSING):
             self._uncompressed = _TRY_AGAIN_AFTER  # it was tried in vain
+        if draft.size > HEADER_SIZE + options.max_batch_bytes:
+            raise too_large(draft.size - HEADER_SIZE, options.max_batch_bytes)
         return draft
 
     def _publish_later(
@@ -268,8 +338,7 @@ class Publishing:
             stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
             draft = self._draft(settings, value, key, stamp, due, now_ms, expiry)
             return self.delays.schedule_draft(draft, due)
-        record = self._record(value, key, routing_key, headers, message_id, expiry)
-        check_size(record, settings)
+        record = self._record(settings, value, key, routing_key, headers, message_id, expiry)
         return self.delays.schedule(record, due)
 
     def _check_disk(self) -> None:
@@ -331,14 +400,22 @@ class Publishing:
                 together = self._together(settings, values, routing_key, ttl, block)
                 receipt = self.append(together, settings, producer, sequence)
             return receipt.wait() if wait else receipt
+        stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
+        records: Iterator[Record]
         if settings.limits.max_depth:
-            values = list(values)
-            self.admit(settings, len(values), block=block)
+            some = list(values)
+            made = self._admitted(
+                settings,
+                block,
+                ttl,
+                lambda expiry: list(_records_of(some, stamp, expiry, settings)),
+                may_split=True,
+            )
+            records = iter(made)
         else:
             self.admit(settings, 1, block=block)
-        stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
-        expiry = expires_at(settings, ttl, self._wall_ms())
-        records = _records_of(values, stamp, expiry, settings)
+            expiry = expires_at(settings, ttl, self._wall_ms())
+            records = _records_of(values, stamp, expiry, settings)
         first = next(records, None)
         if first is None:
             raise _no_messages()
@@ -363,10 +440,10 @@ class Publishing:
                 f"a sequence is one batch, of at most {MAX_COUNT:,} messages; give the others "
                 "sequences of their own"
             )
-        self.admit(settings, len(some), block=block)
         stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
-        expiry = expires_at(settings, ttl, self._wall_ms())
-        return list(_records_of(some, stamp, expiry, settings))
+        return self._admitted(
+            settings, block, ttl, lambda expiry: list(_records_of(some, stamp, expiry, settings))
+        )
 
     def _append_told(self, records: Iterable[Record]) -> Receipt:
         begun, weighed = perf_counter(), Weighed(records)

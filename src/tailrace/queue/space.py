@@ -56,10 +56,11 @@ class Roomy(Publishing):
         found = [self.open_group(group_id) for group_id in self.group_ids()]
         return [group for group in found if isinstance(group, ClassicGroup)]
 
-    def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> None:
+    def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> bool:
         self._store.disk.check()
         if settings.limits.max_depth:
-            self._depth.admit(settings, count, block=block)
+            return self._depth.admit(settings, count, block=block)
+        return False
 
     def _count_unsettled(self) -> int:
         """By the slowest group; all that the queue holds, if there is none, or it is a stream."""
