@@ -6,15 +6,20 @@ import os
 import time
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from tailrace import LeaseLost, Store
+from tailrace import Full, LeaseLost, Store
 from tailrace.queue import scanning
+from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.extending import AutoExtend
+from tailrace.queue.group_files import GroupFiles, discard
 from tailrace.queue.journal import Op, encode_line
+from tailrace.queue.turns import turn_of
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine
+from tests.queue.conftest import OpenStore
 from tests.queue.support import drain, numbers, offsets, one, states, values
 
 
@@ -58,6 +63,93 @@ def test_a_group_that_nobody_uses_is_expired_after_a_restart_too(tmp_path: Path)
         os.utime(tmp_path / "queue/queues/q/consumers/old/ops.log", (long_ago, long_ago))
         assert queue.expire_groups("7d") == ["old"]
         assert queue.group_ids() == ["new"]
+
+
+def test_a_group_that_was_deleted_does_not_come_back(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has seen it a moment ago finds that it is gone, and goes on."""
+    queue = open_store().queue("q", limits={"max_depth": 2, "on_full": "drop_oldest"})
+    queue.publish(b"x")
+    one(queue.consumer("g")).release()
+    queue.close()
+    queue.delete_group("g")
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "group_ids", lambda: ["g"])
+        for _ in range(4):
+            queue.publish(b"y")
+        assert queue.groups() == []
+        assert queue.pending("g") == []
+        assert queue.purge() == 2
+    assert queue.group_ids() == []
+    assert not Path(queue._store.layout.group("q", "g")).exists()
+
+
+@pytest.mark.parametrize("left", ["nothing", "a note"])
+def test_what_is_left_of_a_group_that_was_deleted_is_no_group(
+    open_store: OpenStore, left: str
+) -> None:
+    """Whoever deleted it, or was to make it, was killed meanwhile."""
+    queue = open_store().queue("q", limits={"max_depth": 9})
+    one_folder = Path(queue._store.layout.group("q", "g"))
+    if left == "a note":
+        with (
+            queue.consumer("g"),
+            turn_of(queue._store.fs, str(one_folder)),
+            mock.patch.object(queue._store.fs, "rename", side_effect=OSError(5, "killed")),
+            pytest.raises(OSError, match="killed"),
+        ):
+            discard(queue.group("g").files)
+        queue.abandon()
+    else:
+        (one_folder / ".tailrace").mkdir(parents=True)
+    assert queue.group_ids() == ["g"]
+    queue.publish(b"x")
+    assert queue.group_ids() == []
+    assert values(queue.consumer("g").receive(5)) == [b"x"]
+
+
+@pytest.mark.parametrize("on_full", ["raise", "drop_oldest"])
+def test_a_group_that_was_made_anew_elsewhere_is_counted(
+    open_store: OpenStore, on_full: str
+) -> None:
+    queue = open_store().queue("q", limits={"max_depth": 4, "on_full": on_full})
+    elsewhere = open_store().queue("q")
+    for number in range(4):
+        queue.publish(str(number))
+    drain(queue.consumer("g"))
+    queue.publish(b"4")
+    elsewhere.delete_group("g")
+    assert values(elsewhere.consumer("g").receive(2)) == numbers(2)
+    if on_full == "raise":
+        with pytest.raises(Full):
+            queue.publish(b"5")
+        assert [each.pending for each in queue.groups()] == [2]
+    else:
+        queue.publish(b"5")
+        assert values(queue.peek("g", 9)) == [b"3", b"4", b"5"]
+    elsewhere.delete_group("g")
+    elsewhere.consumer("g")
+    assert queue.pending("g") == []
+    elsewhere.delete_group("g")
+    elsewhere.consumer("g")
+    assert queue.purge() > 0
+
+
+def test_a_group_can_be_made_while_others_delete_it(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_store().queue("q")
+    make, tries = queue._make_group, iter(range(9))
+
+    def disturbed(files: GroupFiles, pattern: str) -> ClassicGroup:
+        if next(tries) < 3:
+            raise FileNotFoundError(2, "its folder was renamed")
+        return make(files, pattern)
+
+    monkeypatch.setattr(queue, "_make_group", disturbed)
+    queue.publish(b"x")
+    assert values(queue.consumer("g").receive(1)) == [b"x"]
 
 
 def test_extending_keeps_it_as_long_as_the_consumer_asked_for(tmp_path: Path) -> None:

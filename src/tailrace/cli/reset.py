@@ -115,7 +115,7 @@ def _execute(store: StorePlace, queue: str, group: str, target: int, force: bool
     from tailrace.queue.classic import ClassicGroup
 
     with open_queue(store, queue) as (_, opened):
-        found = opened.open_group(group)
+        found = opened.open_group(group, create=False)
         alive = [member.id for member in found.members() if member.alive]
         if alive and not force:
             raise Locked(

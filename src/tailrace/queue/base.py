@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from tailrace.errors import Closed, InvalidName, TailraceError
+from tailrace.errors import Closed, InvalidName, NotWritten, TailraceError
 from tailrace.kernel import Record
 from tailrace.log.follow import Follower
 from tailrace.log.log import Log
@@ -21,7 +21,7 @@ from tailrace.queue.consumer import Consumer, StreamConsumer
 from tailrace.queue.delays import Delays
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
 from tailrace.queue.group import Member
-from tailrace.queue.group_files import GroupFiles, discard_unopened
+from tailrace.queue.group_files import Gone, GroupFiles, discard_unopened
 from tailrace.queue.handles import (
     FILES_OF_A_GROUP,
     FILES_OF_A_LOG,
@@ -47,6 +47,7 @@ __all__ = ["AnyGroup", "GroupInfo", "LogQueue", "group_id_of"]
 AnyGroup = ClassicGroup | StreamGroup
 C = TypeVar("C", Consumer, StreamConsumer)
 
+_TRIES = 20  # to come into a group that others delete
 _START = re.compile(r"(offset|timestamp)=(\d+)")
 
 
@@ -293,7 +294,7 @@ class LogQueue(Roomy):
 
     _mode: Literal["queue", "stream"] = "queue"
 
-    def open_group(self, group: str, pattern: str = "") -> AnyGroup:
+    def open_group(self, group: str, pattern: str = "", *, create: bool = True) -> AnyGroup:
         """This process's hold on a group, which is made if it does not exist."""
         settings, log = self.settings, self.log
         group_id, own = group_id_of(group, pattern)
@@ -303,13 +304,31 @@ class LogQueue(Roomy):
                 return found
             self._store.check_open()
             with self._opening(group_id):
-                files = self._files(group_id, settings, log)
-                made = self._store.reserve.in_need(lambda: self._make_group(files, own))
+                files = self._files(group_id, settings, log)._replace(create=create)
+                made = self._store.reserve.in_need(lambda: self._come_into(files, own))
             self._groups[group_id] = made
             if self.settings is not settings:  # changed meanwhile
                 self._adopt(self.settings)
         self.note_opened()
         return made
+
+    def _come_into(self, files: GroupFiles, pattern: str) -> AnyGroup:
+        """Somebody may delete it while we come in: then it is made anew."""
+        for _ in range(_TRIES if files.create else 0):
+            with contextlib.suppress(FileNotFoundError):
+                return self._make_group(files, pattern)
+        return self._make_group(files, pattern)
+
+    def find_group(self, group_id: str) -> AnyGroup | None:
+        """The same, of a group that there was a moment ago; `None` if it is gone."""
+        try:
+            return self.open_group(group_id, create=False)
+        except Gone:
+            return None
+        except NotWritten as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            return None  # its folder went away meanwhile
 
     def _opening(self, group_id: str) -> AbstractContextManager[None]:
         return opening(f"the group {group_id!r} of the queue {self.name!r}")
@@ -346,16 +365,14 @@ class LogQueue(Roomy):
 
     def groups(self) -> list[GroupInfo]:
         """How far each group is, and who is in it."""
+        with self._lock:
+            asked = self._ask_groups(lambda group: (group.members(), *group.progress()))
         found = []
-        for group_id in self.group_ids():
-            with self._lock:
-                group = self.open_group(group_id)
-                members = group.members()
-                cursor, committed = group.progress()
+        for group, (members, cursor, committed) in asked.items():
             cursor, committed = (max(each, self.log.start_offset) for each in (cursor, committed))
             lag = max(_visible_end(self.log) - committed, 0)
             pending = group.state.weight if isinstance(group, ClassicGroup) else 0
-            found.append(GroupInfo(group_id, cursor, committed, pending, lag, members))
+            found.append(GroupInfo(group.id, cursor, committed, pending, lag, members))
         return found
 
     def _check_exists(self, group_id: str) -> None:
@@ -374,7 +391,8 @@ class LogQueue(Roomy):
             if group is not None and not group.closed:
                 group.delete()
             else:
-                discard_unopened(self._files(group_id, settings, log))
+                with contextlib.suppress(FileNotFoundError):  # somebody else does it just now
+                    discard_unopened(self._files(group_id, settings, log))
 
         self._store.reserve.in_need(delete)
 
@@ -440,9 +458,8 @@ class LogQueue(Roomy):
             if log.flush_mode != "none":
                 log.flush()
             log.truncate_before(end)
-            for group_id in self.group_ids():
-                with self._lock:
-                    self.open_group(group_id).forget_below(end)
+            with self._lock:
+                self._ask_groups(lambda group: group.forget_below(end))
             log.vacuum()
 
         in_need(purge)

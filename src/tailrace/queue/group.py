@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from tailrace import hooks
 from tailrace.errors import Closed, NotWritten, OutcomeUnknown, TailraceError
@@ -30,6 +30,7 @@ from tailrace.queue.group_files import (
     ALIVE,
     OPEN,
     UNIQUE,
+    Gone,
     GroupFiles,
     Member,
     discard,
@@ -89,7 +90,7 @@ class Group(Generic[S]):
         # Consumers that nobody has closed, with what they had fetched ahead. The garbage collector
         # leaves them here: it may have interrupted somebody who has the turn.
         self._dropped: deque[tuple[str, list[Any]]] = deque()
-        files.fs.make_dirs(os.path.join(files.folder, FOLDER))
+        files.make_folder()
         self._open()
         _groups.add(self)
         try:
@@ -211,6 +212,8 @@ class Group(Generic[S]):
                     self.state = self._make()
                 is_last = self._journal.load(self.state.apply)
             except Deleted:  # and whoever did so was killed before the files were gone
+                if not self.files.create:
+                    self._stay_out()
                 self.state = self._make()
                 self._journal.group = secrets.token_hex(8)
                 self._snapshot(is_other=True)
@@ -239,6 +242,8 @@ class Group(Generic[S]):
         foreign = self.files.foreign
         other = foreign.load(snapshot) if foreign is not None else None
         known = snapshot or other
+        if known is None and not self.files.create and self._is_bare():
+            self._stay_out()
         self._journal.group = (known and known.state.get("id")) or secrets.token_hex(8)
         if other is None and snapshot is not None and self.files.is_durable:
             other = snapshot if "unsynced" in snapshot.state else None  # the queue was ephemeral
@@ -253,6 +258,19 @@ class Group(Generic[S]):
         self._journal.put_next()
         self._sync_names()
         self._journal.open()
+
+    def _is_bare(self) -> bool:
+        """Is there nothing but what we have made ourselves?"""
+        fs, folder = self.files.fs, self.files.folder
+        return {entry.name for entry in fs.list(folder)} <= {FOLDER}
+
+    def _stay_out(self) -> NoReturn:
+        """With the turn: there is no such group, and nobody is to find one because of us. Somebody
+        else who is here may be about to make it."""
+        if self._presence.acquire(wait=False):
+            discard(self.files)
+            sweep(self.files.fs, os.path.dirname(self.files.folder))
+        raise Gone(f"the group {self.id!r} was deleted")
 
     def _restored(self, snapshot: Snapshot) -> S:
         """Of a damaged part we know only which messages it may have been about: better twice than

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from tailrace.errors import Closed
 from tailrace.log.fs import FileSystem, remove_tree
 from tailrace.log.sidefiles import FOLDER, side_path
 from tailrace.queue.clock import Clock
@@ -28,6 +29,7 @@ __all__ = [
     "OPEN",
     "UNIQUE",
     "Foreign",
+    "Gone",
     "GroupFiles",
     "Member",
     "discard",
@@ -40,6 +42,10 @@ __all__ = [
 LOCK, OPEN, BELL, ALIVE = "lock", "open", "bell", "alive-"
 UNIQUE = "#"  # between what a consumer calls itself and what makes its name unique
 _DELETED = ".deleted-"
+
+
+class Gone(Closed):
+    """A group was deleted before we came in."""
 
 
 class Foreign(Protocol):
@@ -69,6 +75,7 @@ class GroupFiles(NamedTuple):
     mode: str = "owner"  # or "shared": give the turn back each time
     check: Callable[[], object] = lambda: None  # raises if the queue is not there any more
     make_room: Callable[[Exception], bool] = lambda _: False  # after an error; worth another try?
+    create: bool = True  # else it is `Gone`, if it is not there
 
     def idle_ms(self) -> int:
         """For how long nothing has happened to the group, by the times of its files."""
@@ -77,6 +84,23 @@ class GroupFiles(NamedTuple):
             with contextlib.suppress(FileNotFoundError):
                 times.append(self.fs.stat(os.path.join(self.folder, name)).modified_ms)
         return max(self.clock.wall_ms() - max(times), 0) if times else 0
+
+    def make_folder(self) -> None:
+        """See that there is a place for the side files. That of a group that is not to be made is
+        not made either: others would take it for the group."""
+        side = os.path.join(self.folder, FOLDER)
+        if not self.create:
+            if _exists(self.fs, side):
+                return
+            if not self._is_foreign():
+                raise Gone(f"the group {self.group_id!r} was deleted")
+        self.fs.make_dirs(side)
+
+    def _is_foreign(self) -> bool:
+        """Has another system such a group?"""
+        if _exists(self.fs, self.folder):
+            return True
+        return self.foreign is not None and self.foreign.load(None) is not None
 
     def is_open(self) -> bool:
         """Has anybody the group open?"""
@@ -101,15 +125,21 @@ class Member(NamedTuple):
 def is_open(fs: FileSystem, folder: str) -> bool:
     """Has anybody the group in a folder open?"""
     path = side_path(folder, OPEN)
-    try:
-        fs.stat(path)
-    except FileNotFoundError:
+    if not _exists(fs, path):
         return False
     lock = fs.lock(path)
     try:
         return not lock.acquire(wait=False)
     finally:
         lock.close()
+
+
+def _exists(fs: FileSystem, path: str) -> bool:
+    try:
+        fs.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def plain_name(member: str) -> str:

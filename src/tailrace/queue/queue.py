@@ -98,10 +98,12 @@ class Queue(LogQueue):
 
     def pending(self, group: str, *, filter: str = "") -> list[Pending]:
         """What a group has claimed and not settled, oldest first."""
-        if group_id_of(group, filter)[0] not in self.group_ids():
+        group_id, _ = group_id_of(group, filter)
+        if group_id not in self.group_ids():
             return []
         with self._lock:
-            return self.group(group, filter).pending()
+            asked = self._ask_group(group_id, lambda found: found.pending())
+        return asked[1] if asked else []
 
     # --- what a group asks for --------------------------------------------------------------
 
@@ -136,7 +138,9 @@ class Stream(LogQueue):
         group_id = f"{primary}@{pattern}" if pattern else primary
         if not primary or (group_id not in self._groups and group_id not in self.group_ids()):
             return None
-        return group_id, self.group(group_id).progress()[1]
+        with self._lock:
+            asked = self._ask_group(group_id, lambda found: found.progress()[1])
+        return (group_id, asked[1]) if asked else None
 
     def consumer(
         self,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace import hooks
+from tailrace.errors import Closed
 from tailrace.log.cuts import start_now
 from tailrace.log.log import Log
 from tailrace.log.options import Retention
@@ -32,6 +34,8 @@ __all__ = ["Roomy"]
 
 logger = logging.getLogger("tailrace")
 
+T = TypeVar("T")
+
 
 class Roomy(Publishing):
     """A queue with limits. Thread-safe; `_lock` keeps it from resting."""
@@ -48,13 +52,32 @@ class Roomy(Publishing):
     def group_ids(self) -> list[str]:
         raise NotImplementedError
 
-    def open_group(self, group: str, pattern: str = "") -> ClassicGroup | StreamGroup:
+    def find_group(self, group_id: str) -> ClassicGroup | StreamGroup | None:
         raise NotImplementedError
 
-    def _classic_groups(self) -> list[ClassicGroup]:
-        """With the lock: those that settle each message."""
-        found = [self.open_group(group_id) for group_id in self.group_ids()]
-        return [group for group in found if isinstance(group, ClassicGroup)]
+    def _ask_group(
+        self, group_id: str, ask: Callable[[Any], T]
+    ) -> tuple[ClassicGroup | StreamGroup, T] | None:
+        """With the lock: a group that there was a moment ago, and what it answers. `None` if it is
+        gone; one that was made anew since is asked instead, in whichever process that was."""
+        while (group := self.find_group(group_id)) is not None:
+            try:
+                return group, ask(group)
+            except Closed:
+                if not group.closed:
+                    raise
+        return None
+
+    def _ask_groups(self, ask: Callable[[Any], T]) -> dict[ClassicGroup | StreamGroup, T]:
+        """The same, of all that there are."""
+        asked = (self._ask_group(group_id, ask) for group_id in self.group_ids())
+        return dict(each for each in asked if each is not None)
+
+    def _ask_classic(self, ask: Callable[[ClassicGroup], T]) -> dict[ClassicGroup, T]:
+        """The same, of those that settle each message."""
+        if self.settings.type == "stream":
+            return {}
+        return self._ask_groups(ask)  # type: ignore[return-value]
 
     def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> bool:
         self._store.disk.check()
@@ -67,18 +90,20 @@ class Roomy(Publishing):
         log = self.log
         end = log.end_offset
         with self._lock:
-            counts = [group.count_unsettled(end) for group in self._classic_groups()]
+            counts = self._ask_classic(lambda group: group.count_unsettled(end))
             start = log.start_offset
-            return max(counts, default=end - start - sum(each >= start for each in self._lapsed))
+            return max(
+                counts.values(), default=end - start - sum(each >= start for each in self._lapsed)
+            )
 
     def _pass_by(self) -> int:
         """No longer count what nobody will ever get; how many messages that are."""
         log = self.log
         end = log.end_offset
         with self._lock:
-            groups = self._classic_groups()
-            if groups:
-                return sum(group.pass_by(end) for group in groups)
+            passed = self._ask_classic(lambda group: group.pass_by(end))
+            if passed:
+                return sum(passed.values())
             if self._outlook is None:
                 self._outlook = Outlook(log.start_offset, lifetime_ms)
             while self._outlook.look(log, end, SCAN_MOST):
@@ -95,12 +120,13 @@ class Roomy(Publishing):
         log = self.log
         end, dropped = log.end_offset, 0
         with self._lock:
-            depths = {group: group.count_unsettled(end) for group in self._classic_groups()}
+            depths = self._ask_classic(lambda group: group.count_unsettled(end))
             deepest = max(depths.values(), default=0)
             for group, depth in depths.items():
                 excess = count - (deepest - depth)
                 if excess > 0:
-                    dropped = max(dropped, group.drop_ready(end, excess))
+                    went = self._ask_group(group.id, lambda g, n=excess: g.drop_ready(end, n))
+                    dropped = max(dropped, went[1] if went else 0)
         if not depths:
             dropped = self._drop_from_front(log, count)
             hooks.count("dropped", dropped, self.name)
@@ -155,9 +181,8 @@ class Roomy(Publishing):
             floor = retaining.archived_floor(self._store.look, self.settings, start)
             if end is None or (floor is not None and end > floor):
                 return False
-            groups = self._classic_groups()
-            for group in groups:
-                group.pass_by(end)  # it is not dropped, and does not count as such
+            # What is passed by is not dropped, and does not count as such.
+            groups = list(self._ask_classic(lambda group: group.pass_by(end)))
             dropped = drop_below(groups, end)
             if dropped is None:
                 return False

@@ -74,6 +74,6 @@ def _open_and_close(fs: FileSystem, root: str, groups: list[_LeftOpen]) -> None:
         given = None if isinstance(fs, OsFileSystem) else fs
         with Store(root, upkeep=False, fs=given) as store:
             for each in groups:
-                store.get(each.queue).open_group(each.group_id)
+                store.get(each.queue).find_group(each.group_id)
     finally:
         presence.close()
