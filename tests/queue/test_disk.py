@@ -106,7 +106,9 @@ def test_levels() -> None:
     ("given", "is_refused"),
     [
         ({}, False),
-        ({"refuse_ratio": 0.9, "max_used_ratio": 0.85}, False),
+        ({"refuse_ratio": 0.9, "max_used_ratio": 0.85}, True),
+        ({"refuse_ratio": 0.9}, True),
+        ({"refuse_ratio": 0.9, "enough_free": None}, True),
         ({"refuse_ratio": 0.95}, True),
         ({"max_used_ratio": 0.8}, True),
         ({"refuse_ratio": 0.95, "enough_free": "10GiB"}, False),

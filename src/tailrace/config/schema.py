@@ -129,7 +129,7 @@ class Disk(_Section, frozen=True, kw_only=True):
         Size | None,
         _says(
             "as long as so much is free, neither ratio counts; 0: they always do",
-            "10GiB with both ratios as they are, else 0",
+            "10GiB, or 0 if a ratio is given",
         ),
     ] = None
     force: Annotated[

@@ -22,9 +22,7 @@ __all__ = ["DiskSettings", "DiskWatch", "Level"]
 
 _LOOK_AGAIN_S: Final = 1.0
 _WORDS: Final = ("always", "disk_full")
-_MAX_USED_RATIO: Final = 0.85
-_REFUSE_RATIO: Final = 0.90
-_ENOUGH_FREE: Final = 10 * 2**30  # for those ratios
+_ENOUGH_FREE: Final = 10 * 2**30  # for ratios that nobody has given
 
 
 class Level(IntEnum):
@@ -39,11 +37,11 @@ class Level(IntEnum):
 class DiskSettings:
     """Of a store. `delete_when` is "always", "disk_full", or the hours of the day, by the local
     clock, in which retention may delete, such as "04;16". `enough_free` is 10 GiB if nobody says,
-    and nothing if there are other ratios than the usual ones: those are meant."""
+    and nothing if somebody gives a ratio: that is meant."""
 
-    max_used_ratio: float = _MAX_USED_RATIO
-    refuse_ratio: float = _REFUSE_RATIO
-    enough_free: int | None = None
+    max_used_ratio: float = 0.85
+    refuse_ratio: float = 0.90
+    enough_free: int = _ENOUGH_FREE
     force: bool = False
     delete_when: str = "always"
 
@@ -60,12 +58,14 @@ class DiskSettings:
         for key in given:
             if key not in known:
                 raise ConfigError(f"disk.{key}: unknown option; disk takes {', '.join(known)}")
-        new = dict(given)
+        new = {k: v for k, v in given.items() if k != "enough_free" or v is not None}
         for key in ("max_used_ratio", "refuse_ratio"):
             if key in new:
                 new[key] = _ratio(new[key], f"disk.{key}")
-        if new.get("enough_free") is not None:
+        if "enough_free" in new:
             new["enough_free"] = parse_size(new["enough_free"], "disk.enough_free")
+        elif "max_used_ratio" in new or "refuse_ratio" in new:  # it is meant, whatever it is
+            new["enough_free"] = 0
         if not isinstance(new.get("force", False), bool):
             raise ConfigError(f"disk.force: expected true or false, got {new['force']!r}")
         if "delete_when" in new:
@@ -81,11 +81,7 @@ class DiskSettings:
 
     def counts(self, free: int) -> bool:
         """Do the ratios count, when so many bytes are free?"""
-        enough = self.enough_free
-        if enough is None:
-            usual = self.max_used_ratio, self.refuse_ratio
-            enough = _ENOUGH_FREE if usual == (_MAX_USED_RATIO, _REFUSE_RATIO) else 0
-        return not enough or free < enough
+        return not self.enough_free or free < self.enough_free
 
     def may_delete(self, wall_ms: int) -> bool:
         """Is it the time for retention, if the disk is not too full?"""
