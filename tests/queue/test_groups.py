@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
-from tailrace import Full, LeaseLost, Store
+from tailrace import Corrupt, Full, LeaseLost, Store
 from tailrace.queue import scanning
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.extending import AutoExtend
 from tailrace.queue.group_files import GroupFiles, discard
 from tailrace.queue.journal import Op, encode_line
+from tailrace.queue.ledger import Ledger
 from tailrace.queue.turns import turn_of
 from tests.log.helpers import WAIT
-from tests.queue.clocks import Machine
+from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
 from tests.queue.support import drain, numbers, offsets, one, states, values
+
+DAY = 86_400
 
 
 def test_a_rejected_message_of_a_stream_takes_nothing_from_others(tmp_path: Path) -> None:
@@ -45,24 +48,137 @@ def test_what_was_moved_past_is_committed_while_nothing_comes(tmp_path: Path) ->
         assert consumer.committed == 3
 
 
-def test_a_group_that_nobody_uses_is_expired_after_a_restart_too(tmp_path: Path) -> None:
-    with Store(tmp_path, upkeep=False) as store:
+def test_a_group_that_nobody_uses_is_expired_after_a_restart_too(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    with open_store() as store:
         queue = store.queue("q")
         queue.publish(b"x")
-        for group in ("old", "new"):
-            one(queue.consumer(group)).ack()
-    long_ago = time.time() - 30 * 86_400
-    for path in (tmp_path / "queue" / "queues" / "q" / "consumers" / "old").iterdir():
-        os.utime(path, (long_ago, long_ago))
-    with Store(tmp_path, upkeep=False) as store, Store(tmp_path, upkeep=False) as other:
+        one(queue.consumer("old")).ack()
+        clock.advance(6 * DAY)
+        one(queue.consumer("new")).ack()
+    clock.advance(DAY)
+    store, other = open_store(), open_store()
+    queue = store.queue("q")
+    with other.queue("q").consumer("old"):
+        assert queue.expire_groups("7d") == []  # somebody came back
+    assert queue.expire_groups("7d") == []
+    clock.advance(7 * DAY - 1)
+    assert queue.expire_groups("7d") == ["new"]
+    clock.advance(1)
+    assert queue.expire_groups("7d") == ["old"]
+    assert queue.group_ids() == []
+
+
+@pytest.mark.parametrize("on_full", ["raise", "drop_oldest"])
+def test_publishers_do_not_use_groups(
+    open_store: OpenStore, clock: ManualClock, on_full: str
+) -> None:
+    """They open them in order to count, and write to them what they drop or pass by."""
+    with open_store() as store:
+        queue = store.queue("q", limits={"max_depth": 3, "on_full": on_full})
+        queue.publish(b"x")
+        queue.consumer("old").receive(1)
+    for _ in range(4):
+        clock.advance(DAY)
+        with open_store() as store:
+            store.queue("q").publish(b"y", ttl="1h")
+    with open_store() as publisher:
+        publisher.queue("q").publish(b"y")  # and keeps them open
+        assert open_store().queue("q").expire_groups("4d") == ["old"]
+
+
+def test_a_group_of_somebody_who_was_killed_is_used_until_that_is_noticed(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    with open_store() as store:
         queue = store.queue("q")
-        with other.queue("q").consumer("old"):
-            assert queue.expire_groups("7d") == []  # somebody came back
-        other.close()
-        os.utime(tmp_path / "queue/queues/q/consumers/old/state.json", (long_ago, long_ago))
-        os.utime(tmp_path / "queue/queues/q/consumers/old/ops.log", (long_ago, long_ago))
-        assert queue.expire_groups("7d") == ["old"]
-        assert queue.group_ids() == ["new"]
+        consumer = queue.consumer("g")
+        clock.advance(9 * DAY)
+        folder = Path(store.layout.group("q", "g"))
+        [alive] = (folder / ".tailrace").glob("alive-*")
+        alive.unlink()
+        assert open_store().queue("q").expire_groups("7d") == []
+        clock.advance(7 * DAY)
+        assert open_store().queue("q").expire_groups("7d") == ["g"]
+        del consumer
+
+
+def test_a_group_of_which_somebody_has_a_message_does_not_expire(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    queue, elsewhere = open_store().queue("q"), open_store().queue("q")
+    queue.publish_many(numbers(2))
+    consumer = queue.consumer("g", visibility_timeout="10d")
+    message = one(consumer)
+    consumer.close()
+    clock.advance(8 * DAY)
+    assert elsewhere.expire_groups("7d") == []
+    message.ack()
+    assert elsewhere.expire_groups("7d") == ["g"]
+
+
+def test_who_resets_a_group_uses_it(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store()
+    queue, stream = store.queue("q"), store.stream("s")
+    for each in (queue, stream):
+        each.consumer("g").close()
+    clock.advance(7 * DAY)
+    queue.group("g").reset(0)
+    stream.group("g").seek(0)
+    assert queue.expire_groups("7d") == stream.expire_groups("7d") == []
+
+
+def test_somebody_who_comes_just_then_keeps_the_group(
+    open_store: OpenStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, elsewhere = open_store().queue("q"), open_store().queue("q")
+    queue.publish_many(numbers(2))
+    queue.consumer("g").close()
+    clock.advance(8 * DAY)
+    idle = queue.idle_ms()
+    consumer = elsewhere.consumer("g")
+    message = one(consumer)
+    monkeypatch.setattr(queue, "idle_ms", lambda: idle)
+    assert idle["g"] >= 7 * DAY * 1000
+    assert queue.expire_groups("7d") == []
+    message.ack()
+    consumer.close()
+    assert queue.expire_groups("7d") == []
+    assert queue.group_ids() == ["g"]
+
+
+def test_a_group_that_an_older_version_wrote_counts_from_then(
+    open_store: OpenStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dumped(ledger: Ledger) -> tuple[dict[str, Any], dict[int, Op]]:
+        state, entries = dump(ledger)
+        del state["used_ms"]
+        return state, entries
+
+    dump = Ledger.dump
+    with monkeypatch.context() as patch, open_store() as store:
+        patch.setattr(Ledger, "dump", dumped)
+        store.queue("q").consumer("g").close()
+    clock.advance(DAY)
+    with open_store() as store:
+        store.queue("q").group("g")
+    assert open_store().queue("q").idle_ms() == {"g": DAY * 1000}
+
+
+def test_a_group_that_is_damaged_expires(open_store: OpenStore) -> None:
+    with open_store() as store:
+        queue = store.queue("q")
+        queue.publish(b"x")
+        one(queue.consumer("g")).ack()
+    folder = Path(store.layout.group("q", "g"))
+    begin = {"t": "begin", "format": 1, "generation": 9, "id": "0123456789abcdef"}
+    (folder / "ops.log").write_bytes(encode_line(begin))
+    queue = open_store().queue("q")
+    with pytest.raises(Corrupt):
+        queue.consumer("g")
+    assert queue.expire_groups(0) == ["g"]
+    assert queue.group_ids() == []
 
 
 def test_a_group_that_was_deleted_does_not_come_back(
@@ -93,13 +209,13 @@ def test_what_is_left_of_a_group_that_was_deleted_is_no_group(
     queue = open_store().queue("q", limits={"max_depth": 9})
     one_folder = Path(queue._store.layout.group("q", "g"))
     if left == "a note":
+        files = queue.group("g").files
         with (
-            queue.consumer("g"),
             turn_of(queue._store.fs, str(one_folder)),
             mock.patch.object(queue._store.fs, "rename", side_effect=OSError(5, "killed")),
             pytest.raises(OSError, match="killed"),
         ):
-            discard(queue.group("g").files)
+            discard(files)
         queue.abandon()
     else:
         (one_folder / ".tailrace").mkdir(parents=True)
@@ -127,7 +243,7 @@ def test_a_group_that_was_made_anew_elsewhere_is_counted(
         assert [each.pending for each in queue.groups()] == [2]
     else:
         queue.publish(b"5")
-        assert values(queue.peek("g", 9)) == [b"3", b"4", b"5"]
+        assert values(queue.peek("g", 9)) == [b"4", b"5"]
     elsewhere.delete_group("g")
     elsewhere.consumer("g")
     assert queue.pending("g") == []

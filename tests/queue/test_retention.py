@@ -408,6 +408,25 @@ def test_only_at_certain_hours(store: Store, open_store: OpenStore) -> None:
         caretaker.stop()
 
 
+def test_groups_expire_at_any_hour(open_store: OpenStore, clock: ManualClock) -> None:
+    store = open_store(disk={"delete_when": "disk_full"})
+    queue = store.queue("q", expire_groups="1h", **SMALL)
+    fill(queue)
+    with queue.consumer("w") as consumer:
+        drain(consumer)
+    queue.close()
+    clock.advance(3_601)
+    caretaker = Caretaker(store)
+    try:
+        assert caretaker.retain()
+        assert queue.group_ids() == []
+        assert segments(queue) > 3
+        caretaker.retain(is_pressed=True)
+        assert segments(queue) > 3  # without a group nothing is settled
+    finally:
+        caretaker.stop()
+
+
 def test_groups_that_are_idle_expire_by_rule(tmp_path: Path) -> None:
     options: dict[str, Any] = {**SMALL, "retention_check_interval": SOON}
     with tailrace.open(tmp_path, **options) as store:

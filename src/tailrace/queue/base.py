@@ -9,12 +9,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from tailrace.errors import Closed, InvalidName, NotWritten, TailraceError
+from tailrace.errors import Closed, Corrupt, InvalidName, NotWritten, TailraceError
 from tailrace.kernel import Record
 from tailrace.log.follow import Follower
 from tailrace.log.log import Log
+from tailrace.queue import dead_letters
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.closing import close_all
 from tailrace.queue.consumer import Consumer, StreamConsumer
@@ -400,23 +402,31 @@ class LogQueue(Roomy):
         """Delete the groups that nobody is in, and that nobody has used for so long; their names.
         What only they held back may be deleted from the queue then."""
         idle_ms = parse_duration(idle, "idle")
-        expired = []
-        settings, log = self.settings, self.log
-        for group_id in self.group_ids():
-            files = self._files(group_id, settings, log)
-            if files.idle_ms() < idle_ms:  # to open it would be to use it
-                continue
-            ours = self._groups.get(group_id)
-            is_used = files.is_open() if ours is None else any(m.alive for m in ours.members())
-            if not is_used:
-                self.delete_group(group_id)
-                expired.append(group_id)
-        return expired
+        in_need = self._store.reserve.in_need
+        found = [group_id for group_id, for_ms in self.idle_ms().items() if for_ms >= idle_ms]
+        return [each for each in found if in_need(partial(self._expire, each, idle_ms))]
 
-    def idle_ms(self) -> list[int]:
-        """For how long nobody has used each of the groups."""
-        settings, log = self.settings, self.log
-        return [self._files(group_id, settings, log).idle_ms() for group_id in self.group_ids()]
+    def _expire(self, group_id: str, idle_ms: int) -> bool:
+        """Delete a group if it is idle: is it gone now?"""
+        with self._lock:
+            try:
+                asked = self._ask_group(group_id, lambda group: group.delete_if_idle(idle_ms))
+            except Corrupt:  # nobody can open it
+                self.delete_group(group_id)
+                return True
+        return asked is not None and asked[1]
+
+    def idle_ms(self) -> dict[str, int]:
+        """For how long nobody has used each of the groups, as far as they may expire. Dead letters
+        that somebody has dealt with would come back without the group that knows of it."""
+        settings, log, found = self.settings, self.log, dict[str, int]()
+        for group_id in self.group_ids():
+            if group_id != dead_letters.GROUP:
+                used_ms = 0
+                with contextlib.suppress(Corrupt):
+                    used_ms = self._store.look.look_at(settings, group_id).state.used_ms
+                found[group_id] = self._files(group_id, settings, log).idle_ms(used_ms)
+        return found
 
     def _tail(self, files: GroupFiles) -> Any:
         return self.log.tail("next", also=(files.bell,))

@@ -99,22 +99,22 @@ class Caretaker:
 
     def retain(self, *, is_pressed: bool = False) -> bool:
         """Delete what may go, of the queues whose turn it is; `is_pressed`: of all, and now. Was
-        there anything?"""
+        there anything? At other times than those in which messages may be deleted, only groups."""
         store = self._store()
         if store is None:
             return False
         self.adapt()
-        if not is_pressed and not store.disk.settings.may_delete(store.clock.wall_ms()):
-            return False
+        may_delete = is_pressed or store.disk.settings.may_delete(store.clock.wall_ms())
         queues, deleted = store.registry.current(), 0
         self._forget_all_but(queues)
         for name, settings in queues.items():
             now_s = time.monotonic()
             due_s = self._seen_s.get(name, -math.inf) + self._intervals_s.get(name, 0.0)
-            if is_pressed or due_s <= now_s:
+            is_due = due_s <= now_s and (may_delete or settings.expire_groups_ms)
+            if is_pressed or is_due:
                 self._seen_s[name] = now_s
                 try:
-                    deleted += self._see_to(store, settings)
+                    deleted += self._see_to(store, settings, may_delete)
                 except Closed:  # deleted, or the store is
                     self._signs.pop(name, None)
                 except (TailraceError, OSError) as error:
@@ -126,7 +126,7 @@ class Caretaker:
             for name in known.keys() - queues.keys():
                 known.pop(name)
 
-    def _see_to(self, store: Store, settings: QueueSettings) -> int:
+    def _see_to(self, store: Store, settings: QueueSettings, may_delete: bool) -> int:
         """How many segments and groups are deleted."""
         if settings.ephemeral and not settings.retention:
             return 0
@@ -138,7 +138,10 @@ class Caretaker:
         queue = store.get(name)
         is_open = queue.is_open
         try:
-            deleted = self._expire_groups(queue, settings) + queue.vacuum().segments
+            deleted = self._expire_groups(queue, settings)
+            if not may_delete:
+                return deleted
+            deleted += queue.vacuum().segments
             wake_ms = _wake_ms(queue, settings, store.clock.wall_ms())
         finally:
             if not is_open:
@@ -273,6 +276,6 @@ def _wake_ms(queue: Queue | Stream, settings: QueueSettings, now_ms: int) -> flo
         if age_ms is not None and age_ms <= max_age_ms:
             wake_ms = now_ms + max_age_ms - age_ms + 1
     if settings.expire_groups_ms:
-        for idle_ms in queue.idle_ms():  # those whose time is over are in use
+        for idle_ms in queue.idle_ms().values():  # those whose time is over are in use
             wake_ms = min(wake_ms, now_ms + max(settings.expire_groups_ms - idle_ms, 0))
     return wake_ms

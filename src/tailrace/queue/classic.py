@@ -559,7 +559,7 @@ class ClassicGroup(Shedding):
     def reset(self, offset: int) -> None:
         """Go on from an offset. What is pending is dropped, and every lease is lost."""
         with self._turn:
-            self.commit({"t": "reset", "x": offset})
+            self.commit({"t": "reset", "x": offset, "w": self.files.clock.wall_ms()})
         self.ring()
 
     def _part_with(self, fetched: list[Any]) -> None:

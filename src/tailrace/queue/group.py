@@ -34,6 +34,7 @@ from tailrace.queue.group_files import (
     GroupFiles,
     Member,
     discard,
+    is_held,
     plain_name,
     sweep,
 )
@@ -59,6 +60,7 @@ class State(Protocol):
     boot: str
     members: dict[str, Any]
     cursor: int
+    used_ms: int
 
     @property
     def committed(self) -> int: ...
@@ -418,7 +420,10 @@ class Group(Generic[S]):
         with self._turn:
             if consumer in self._mine:
                 self._mine.discard(consumer)
-                self.commit({"t": "leave", "c": consumer})
+                self._commit_leave(consumer)
+
+    def _commit_leave(self, consumer: str, **more: Any) -> None:
+        self.commit({"t": "leave", "c": consumer, "w": self.files.clock.wall_ms(), **more})
 
     def drop(self, consumer: str, fetched: list[Any]) -> None:
         """The consumer is gone. Takes no lock; the next one who comes tidies up."""
@@ -452,7 +457,7 @@ class Group(Generic[S]):
         dead = [name for name, info in self.state.members.items() if not self._is_alive(info)]
         for name in dead:
             handle = self.state.members[name]["handle"]
-            self.commit({"t": "leave", "c": name, "died": True})
+            self._commit_leave(name, died=True)
             with contextlib.suppress(OSError):
                 self.files.fs.unlink(side_path(self.files.folder, ALIVE + handle))
         return dead
@@ -467,20 +472,9 @@ class Group(Generic[S]):
                 self.ring()
 
     def _is_alive(self, info: dict[str, Any]) -> bool:
-        return info["handle"] == self._handle or self._is_held(ALIVE + info["handle"])
-
-    def _is_held(self, name: str) -> bool:
-        """Has somebody the lock on a file?"""
-        fs, path = self.files.fs, side_path(self.files.folder, name)
-        try:
-            fs.stat(path)
-        except FileNotFoundError:
-            return False
-        lock = fs.lock(path)
-        try:
-            return not lock.acquire(wait=False)
-        finally:
-            lock.close()
+        return info["handle"] == self._handle or is_held(
+            self.files.fs, self.files.folder, ALIVE + info["handle"]
+        )
 
     def _forget_the_dead(self) -> None:
         """Remove what is left of processes that died before they had a consumer."""
@@ -489,7 +483,7 @@ class Group(Generic[S]):
         known.add(ALIVE + self._handle)
         names = [entry.name for entry in fs.list(folder) if entry.name.startswith(ALIVE)]
         for name in sorted(set(names) - known):
-            if not self._is_held(name):
+            if not is_held(fs, self.files.folder, name):
                 with contextlib.suppress(FileNotFoundError):
                     fs.unlink(os.path.join(folder, name))
 
@@ -509,7 +503,7 @@ class Group(Generic[S]):
                 with self._turn:
                     self._give_up_leases()
                     for consumer in sorted(self._mine):
-                        self.commit({"t": "leave", "c": consumer})
+                        self._commit_leave(consumer)
                     self._mine.clear()
                     if self.files.is_sync:
                         self._journal.wait_durable(self._journal.mark)
@@ -543,11 +537,32 @@ class Group(Generic[S]):
         """Forget the group, for everybody: those who use it are told so."""
         try:
             with self._turn:
-                self._is_stale = True
-                discard(self.files)
+                self._discard()
         finally:
             self._let_go()
         sweep(self.files.fs, os.path.dirname(self.files.folder))
+
+    def delete_if_idle(self, idle_ms: int) -> bool:
+        """The same, unless somebody is in it, or has something of it, or has used it since: nobody
+        comes in between."""
+        self.tidy()
+        with self._turn:
+            self._bury_members()
+            is_in_use = self.state.members or self._has_leases()
+            if is_in_use or self.files.idle_ms(self.state.used_ms) < idle_ms:
+                return False
+            self._discard()
+        self._let_go()
+        sweep(self.files.fs, os.path.dirname(self.files.folder))
+        return True
+
+    def _discard(self) -> None:
+        self._is_stale = True
+        discard(self.files)
+
+    def _has_leases(self) -> bool:
+        """With the turn: has anybody something that is not settled, in the group or not?"""
+        return False
 
     def _let_go(self) -> None:
         self._closed = True

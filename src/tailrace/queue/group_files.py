@@ -34,6 +34,7 @@ __all__ = [
     "Member",
     "discard",
     "discard_unopened",
+    "is_held",
     "is_open",
     "plain_name",
     "sweep",
@@ -77,8 +78,11 @@ class GroupFiles(NamedTuple):
     make_room: Callable[[Exception], bool] = lambda _: False  # after an error; worth another try?
     create: bool = True  # else it is `Gone`, if it is not there
 
-    def idle_ms(self) -> int:
-        """For how long nothing has happened to the group, by the times of its files."""
+    def idle_ms(self, used_ms: int) -> int:
+        """For how long nobody has used a group whose state has this for `used_ms`. If that tells
+        nothing, the times of its files do."""
+        if used_ms:
+            return max(self.clock.wall_ms() - used_ms, 0)
         times = []
         for name in (JOURNAL, STATE):
             with contextlib.suppress(FileNotFoundError):
@@ -102,10 +106,6 @@ class GroupFiles(NamedTuple):
             return True
         return self.foreign is not None and self.foreign.load(None) is not None
 
-    def is_open(self) -> bool:
-        """Has anybody the group open?"""
-        return is_open(self.fs, self.folder)
-
     @property
     def bell(self) -> str:
         """The file that is written to when somebody may want to look again."""
@@ -124,7 +124,12 @@ class Member(NamedTuple):
 
 def is_open(fs: FileSystem, folder: str) -> bool:
     """Has anybody the group in a folder open?"""
-    path = side_path(folder, OPEN)
+    return is_held(fs, folder, OPEN)
+
+
+def is_held(fs: FileSystem, folder: str, name: str) -> bool:
+    """Has somebody the lock on a side file of the group in a folder?"""
+    path = side_path(folder, name)
     if not _exists(fs, path):
         return False
     lock = fs.lock(path)

@@ -87,6 +87,7 @@ class Ledger:
         self.delivered = self.acked = self.dead = self.gone = self.dropped = 0
         self.boot = ""
         self.created_ms = 0
+        self.used_ms = 0  # when somebody last came or went; 0: nobody ever has
         self.skew_ms = 0  # wall clock less boot clock, in the boot
         self.members: dict[str, Any] = {}
         self.options: dict[str, Any] = {}
@@ -426,6 +427,7 @@ class Ledger:
         self._ready.clear()
         self._timers = Timers()
         self.cursor = op["x"]
+        self.used_ms = max(self.used_ms, op.get("w", 0))
         self.epoch += 1
         self.resets += 1
 
@@ -461,10 +463,12 @@ class Ledger:
 
     def _join(self, op: Op) -> None:
         self.members[op["c"]] = op["m"]
+        self.used_ms = max(self.used_ms, op["m"].get("since", 0))
 
     def _leave(self, op: Op) -> None:
         consumer = op["c"]
         self.members.pop(consumer, None)
+        self.used_ms = max(self.used_ms, op.get("w", 0))
         if "died" not in op:
             return
         for offset, lease in self.pending.items():
@@ -503,6 +507,7 @@ class Ledger:
             "resets": self.resets,
             "boot": self.boot,
             "created_ms": self.created_ms,
+            "used_ms": self.used_ms,
             "skew_ms": self.skew_ms,
             "members": self.members,
             "options": self.options,
@@ -533,6 +538,7 @@ class Ledger:
             "resets",
             "boot",
             "created_ms",
+            "used_ms",
             "skew_ms",
             "members",
             "options",

@@ -12,7 +12,7 @@ from tailrace.queue.feed import Feed
 from tailrace.queue.group import Group
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.journal import Op
-from tailrace.queue.lease import DYING, FREE, PARKED, WAITING, Lease
+from tailrace.queue.lease import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Lease
 from tailrace.queue.ledger import Ledger
 from tailrace.queue.outlook import Outlook
 from tailrace.queue.runs import runs_of
@@ -134,6 +134,13 @@ class Shedding(Group[Ledger]):
         """The first message that nobody has looked at. A power cut may have the cursor at one that
         is deleted."""
         return max(self.state.cursor, self._log.start_offset)
+
+    def _has_leases(self) -> bool:
+        now_ms = self.files.clock.boot_ms()
+        return any(
+            lease.state in (CLAIMED, LEASED, DYING) and not self.state.is_due(lease, now_ms)
+            for lease in self.state.pending.values()
+        )
 
     def forget_below(self, offset: int) -> None:
         """What is below an offset was deleted: it is nobody's any more."""

@@ -121,7 +121,9 @@ class Snapshots:
             for entry in shard["entries"].values():
                 entry["n"] = entry.pop("count", entry["n"])
                 entries[entry["o"]] = entry
-        return Snapshot(state["tailrace"], entries, tuple(damaged))
+        ours = state["tailrace"]
+        ours["used_ms"] = ours.get("used_ms") or state["saved_at"]  # by who did not know of it
+        return Snapshot(ours, entries, tuple(damaged))
 
     def exported(self) -> int | None:
         """The generation of the files there are, if they are ours as they were written."""

@@ -194,7 +194,7 @@ class StreamGroup(Group[StreamLedger]):
     def seek(self, offset: int) -> None:
         """Have the whole group go on from an offset."""
         with self._turn:
-            self.commit({"t": "reset", "x": offset})
+            self.commit({"t": "reset", "x": offset, "w": self.files.clock.wall_ms()})
             mark = self._journal.mark
         self.wait_durable(mark)
         self.ring()

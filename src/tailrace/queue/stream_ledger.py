@@ -38,6 +38,7 @@ class StreamLedger:
         self.back: list[Range] = []
         self.boot = ""
         self.created_ms = 0
+        self.used_ms = 0  # when somebody last came or went; 0: nobody ever has
         self.members: dict[str, Any] = {}
         self.delivered = 0
 
@@ -109,6 +110,7 @@ class StreamLedger:
 
     def _reset(self, op: Op) -> None:
         self.cursor = op["x"]
+        self.used_ms = max(self.used_ms, op.get("w", 0))
         self.taken.clear()
         self.back.clear()
         self.epoch += 1
@@ -118,9 +120,11 @@ class StreamLedger:
 
     def _join(self, op: Op) -> None:
         self.members[op["c"]] = op["m"]
+        self.used_ms = max(self.used_ms, op["m"].get("since", 0))
 
     def _leave(self, op: Op) -> None:
         self.members.pop(op["c"], None)
+        self.used_ms = max(self.used_ms, op.get("w", 0))
         self.back = _joined(sorted(self.back + self.taken.pop(op["c"], [])))
 
     def _boot(self, op: Op) -> None:
@@ -141,6 +145,7 @@ class StreamLedger:
             "back": self.back,
             "boot": self.boot,
             "created_ms": self.created_ms,
+            "used_ms": self.used_ms,
             "members": self.members,
             "delivered": self.delivered,
         }
@@ -149,7 +154,7 @@ class StreamLedger:
     @classmethod
     def load(cls, state: dict[str, Any]) -> StreamLedger:
         ledger = cls(state["cursor"])
-        for name in ("epoch", "boot", "created_ms", "members", "delivered"):
+        for name in ("epoch", "boot", "created_ms", "used_ms", "members", "delivered"):
             setattr(ledger, name, state.get(name, getattr(ledger, name)))
         ledger.taken = {
             consumer: [(first, behind) for first, behind in ranges]
