@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from tailrace import ConfigError, Queue, Store
+from tailrace import ConfigError, Full, Message, Queue, Store
+from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.dead_letters import GROUP
 from tests.log.helpers import WAIT
-from tests.queue.clocks import Machine
+from tests.queue.clocks import Machine, ManualClock
+from tests.queue.conftest import OpenStore
 from tests.queue.support import FAST, drain, numbers, on_machine, one, states, values
 
 SHARED: dict[str, Any] = {**FAST, "dlq": {"topic": "letters"}}
@@ -296,3 +298,64 @@ def test_numbers_that_are_none(store: Store) -> None:
     with pytest.raises(TypeError, match="offsets"):
         store.redrive("q", offsets=["0"])  # type: ignore[list-item]
     assert values(store.dead("q")) == [b"x"]
+
+
+@pytest.mark.parametrize("on_full", ["raise", "block"])
+def test_as_many_come_back_as_there_is_room_for(store: Store, on_full: str) -> None:
+    queue = store.queue("q", **FAST, limits={"max_depth": 3, "on_full": on_full})
+    bury(queue, b"1", b"2", b"3")
+    queue.publish(b"new")
+    with pytest.raises(Full, match="max_depth") as caught:
+        store.redrive("q")
+    assert caught.value.__notes__ == ["2 dead letters were brought back before"]
+    assert values(store.dead("q")) == [b"3"]
+    assert drain(queue.consumer("w")) == [b"new", b"1", b"2"]
+    assert store.redrive("q") == 1
+    assert drain(queue.consumer("w")) == [b"3"]
+
+
+def test_none_comes_back_to_a_disk_that_is_too_full(open_store: OpenStore) -> None:
+    with open_store() as store:
+        bury(store.queue("q", **FAST), b"1")
+    with open_store(disk={"max_used_ratio": 1e-9, "refuse_ratio": 1e-9}) as store:
+        with pytest.raises(Full, match="refuse_ratio"):
+            store.redrive("q")
+        assert values(store.dead("q")) == [b"1"]
+
+
+def test_what_is_back_already_needs_no_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = store.queue("q", **FAST, limits={"max_depth": 2})
+    bury(queue, b"1", b"2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Message, "ack", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.redrive("q", limit=1)
+    queue.publish(b"new")
+    with pytest.raises(Full) as caught:
+        store.redrive("q")
+    assert caught.value.__notes__ == ["1 dead letters were brought back before"]
+    assert drain(queue.consumer("w")) == [b"1", b"new"]
+
+
+@pytest.mark.parametrize("given", ["by rule", "by hand"])
+def test_those_that_came_back_stay_so_however_long_nobody_looks_at_them(
+    open_store: OpenStore, clock: ManualClock, given: str
+) -> None:
+    with open_store(expire_groups="1h", producer_expiry="1h") as store:
+        queue = store.queue("q", **FAST)
+        bury(queue, b"1")
+        assert store.redrive("q") == 1
+        assert drain(queue.consumer("w")) == [b"1"]
+    clock.advance(86_400)
+    with open_store(expire_groups="1h", producer_expiry="1h") as store:
+        queue, letters = store.queue("q"), store.get("$dlq/q")
+        consumer = queue.consumer("w")
+        if given == "by hand":
+            assert letters.expire_groups("1h") == []
+        else:
+            caretaker = Caretaker(store)
+            caretaker.retain()
+            caretaker.stop()
+        assert store.dead("q") == []
+        assert store.redrive("q") == 0
+        assert drain(consumer) == []

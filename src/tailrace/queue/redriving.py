@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain, islice
 
-from tailrace.errors import LeaseLost
+from tailrace.errors import Full, LeaseLost
 from tailrace.kernel import Record
 from tailrace.log.inputs import check_whole
 from tailrace.queue import dead_letters
@@ -78,9 +78,17 @@ class Redriving:
         (`ValueError` if one is a letter in each of two places, see `dead`). How many that were.
         Each comes back once, whatever happens meanwhile; those that somebody else has at the moment
         are left to them, and those of a group that is gone stay where they are: nobody would get
-        them. They come back when there is a consumer of that group again."""
+        them. They come back when there is a consumer of that group again. If the queue has no room,
+        or the disk, the others stay, too: `Full`, whose note tells how many came back."""
+        count = 0
         with contextlib.closing(self._redrive_each(name, group, offsets, limit)) as letters:
-            return sum(1 for _ in letters)
+            try:
+                for _ in letters:
+                    count += 1
+            except Full as error:
+                error.add_note(f"{count} dead letters were brought back before")
+                raise
+        return count
 
     def _redrive_each(
         self, name: str, group: str | None, offsets: Iterable[int] | None, limit: int | None
@@ -158,6 +166,8 @@ class Redriving:
         ttl_ms = target.settings.limits.message_ttl_ms
         expires_at = self.clock.wall_ms() + ttl_ms if ttl_ms else None
         record = dead_letters.revived(message, expires_at)
+        if target.log.find(producer, 0) is None:  # else it is there, and needs no room
+            target.admit(target.settings, 1, block=False)
         self._append_once(target, [record], producer, letters.settings)
 
 
