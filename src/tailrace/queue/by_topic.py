@@ -188,18 +188,19 @@ class PublishingByTopic:
         absent = {q: b for q, b in batches.items() if q.log.find(producer, 0) is None}
         self._admit(absent, block=False)
         for queue, records in batches.items():
-            self._append_once(queue, records, producer, source)
+            queue.append(records, queue.settings, producer, 0).wait()
+            self._make_as_durable(queue, source)
 
-    def _append_once(
-        self,
-        queue: Queue | Stream,
-        records: list[Record],
-        producer: str,
-        source: QueueSettings,
+    def _append_instead(
+        self, queue: Queue | Stream, record: Record, producer: str, source: QueueSettings
     ) -> None:
-        """Append, unless that was done before, what takes the place of a message of `source`. It is
-        as durable then as that one was: only so may the message be settled."""
-        queue.append(records, queue.settings, producer, 0).wait()
+        """Append, unless that was done before, what takes the place of a message of `source`."""
+        queue.append_accepted(record, producer).wait()
+        self._make_as_durable(queue, source)
+
+    def _make_as_durable(self, queue: Queue | Stream, source: QueueSettings) -> None:
+        """What came of a message of `source` is as durable then as that one was: only so may the
+        message be settled."""
         if self.get(source.name).log.flush_mode == "sync" and queue.log.flush_mode != "sync":
             queue.log.flush()
 

@@ -460,8 +460,18 @@ class Publishing:
         """Append records of messages; with a producer and a sequence, once."""
         for record in records:
             check_size(record, settings)
+        return self._told(
+            records, lambda: self.log.append(records, producer=producer, sequence=sequence)
+        )
+
+    def append_accepted(self, record: Record, producer: str) -> Receipt:
+        """Append, once, what takes the place of a message: no limit of what can be published is to
+        refuse it."""
+        return self._told([record], lambda: self.log.append_accepted([record], producer, 0))
+
+    def _told(self, records: list[Record], append: Callable[[], Receipt]) -> Receipt:
         begun = perf_counter() if hooks.listeners else 0.0
-        receipt = self.log.append(records, producer=producer, sequence=sequence)
+        receipt = append()
         if begun:
             size = sum(weigh(record.key, record.value) for record in records)
             return published(self.name, receipt, size, begun)

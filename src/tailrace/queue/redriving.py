@@ -40,8 +40,8 @@ class Redriving:
     def _dead_letter_queue(self, place: dead_letters.Place) -> Queue:
         raise NotImplementedError
 
-    def _append_once(
-        self, queue: Queue | Stream, records: list[Record], producer: str, source: QueueSettings
+    def _append_instead(
+        self, queue: Queue | Stream, record: Record, producer: str, source: QueueSettings
     ) -> None:
         raise NotImplementedError
 
@@ -168,7 +168,7 @@ class Redriving:
         record = dead_letters.revived(message, expires_at)
         if target.log.find(producer, 0) is None:  # else it is there, and needs no room
             target.admit(target.settings, 1, block=False)
-        self._append_once(target, [record], producer, letters.settings)
+        self._append_instead(target, record, producer, letters.settings)
 
 
 def _letters_of(name: str, letters: Queue) -> Iterator[Message]:

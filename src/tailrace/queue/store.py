@@ -386,7 +386,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         queue, now_ms = self._dead_letter_queue(place), self.clock.wall_ms()
         record = dead_letters.dead_letter(message, place.topic, group_id, reason, now_ms)
         producer = dead_letters.step_id("dlq", settings.incarnation, account, message.offset)
-        self._append_once(queue, [record], producer, settings)
+        self._append_instead(queue, record, producer, settings)
 
     def prepare_burial(self, settings: QueueSettings) -> None:
         """Have the queue for the dead letters of another."""
