@@ -210,14 +210,47 @@ def test_purge(shell: Shell) -> None:
     fill(shell)
     assert shell.ok("purge", "q", "--yes") == "q: deleted 2 messages\n"
     assert shell.ok("read", "q") == ""
-    assert shell.items("purge", "q", "-y") == [{"type": "purged", "queue": "q", "messages": 0}]
+    nothing = {"type": "purged", "queue": "q", "messages": 0, "delayed": 0}
+    assert shell.items("purge", "q", "-y") == [nothing]
+
+
+def test_what_is_delayed_goes_too_and_is_told(shell: Shell) -> None:
+    def delay() -> None:
+        with tailrace.open(shell.store) as store:
+            for _ in range(3):
+                store.queue("q").publish(b"later", delay=3600)
+
+    fill(shell)
+    delay()
+    what = "the queue 'q' with 2 messages, 3 delayed messages and 1 group"
+    assert f"Delete all messages of {what}?" in shell.refused("purge", "q")
+    assert f"Delete {what}?" in shell.refused("delete", "q")
+    said = "q: deleted 2 messages and 3 delayed messages\n"
+    assert shell.ok("purge", "q", "--yes") == said
+    delay()
+    purged = {"type": "purged", "queue": "q", "messages": 0, "delayed": 3}
+    assert shell.items("purge", "q", "--yes") == [purged]
+    delay()
+    deleted = {"type": "deleted", "queue": "q", "delayed": 3}
+    assert shell.items("delete", "q", "--yes") == [deleted]
+
+
+def test_a_queue_can_be_deleted_although_nobody_knows_what_is_delayed(shell: Shell) -> None:
+    with tailrace.open(shell.store) as store:
+        queue = store.queue("q")
+        queue.publish(b"later", delay=3600)
+        folder = Path(store.layout.delayed(queue.incarnation))
+    (folder / "schedule.json").write_text("{}")
+    said = "deleted the queue 'q' with 0 messages and delayed messages that cannot be counted\n"
+    assert shell.ok("delete", "q", "--yes") == said
 
 
 def test_delete(shell: Shell) -> None:
     fill(shell)
     assert shell.ok("groups", "delete", "q", "g", "-y") == "deleted the group 'g' of q\n"
     assert "has no group 'g'; it has none" in shell.refused("groups", "delete", "q", "g", "-y")
-    assert shell.items("delete", "q", "--yes") == [{"type": "deleted", "queue": "q"}]
+    deleted = {"type": "deleted", "queue": "q", "delayed": 0}
+    assert shell.items("delete", "q", "--yes") == [deleted]
     assert "there is no queue 'q'" in shell.refused("delete", "q", "--yes")
 
 
