@@ -65,6 +65,20 @@ def test_to_another_queue(shell: Shell, ids: list[str]) -> None:
     assert facts("other") == facts("q")
 
 
+def test_to_another_queue_with_its_name_and_its_life(shell: Shell) -> None:
+    with tailrace.open(shell.store) as store:
+        store.queue("q").publish(b"x", delay=60, ttl=3600, message_id="mine")
+        [before] = store.get("q").delayed()
+        store.queue("other")
+    assert before.id == "mine"
+    assert before.expires_at is not None
+    shell.ok("publish", "other", "--json", stdin=shell.ok("delayed", "q", "--json"))
+    [item] = shell.items("delayed", "other")
+    assert (item["id"], item["deliver_at"]) == ("mine", before.deliver_at)
+    assert isinstance(item["expires_at"], int)
+    assert abs(item["expires_at"] - before.expires_at) < 30_000  # it was counted from then on
+
+
 def test_cancel(shell: Shell, ids: list[str]) -> None:
     assert shell.ok("cancel", "q", ids[1], ids[0]) == "q: 2 messages cancelled\n"
     assert [item["delay_id"] for item in shell.items("delayed", "q")] == ids[2:]

@@ -267,6 +267,10 @@ def test_json_from_a_file(shell: Shell, queue: str) -> None:
         ('{"value": "x", "expires_at": "now"}', "'expires_at' is a number of milliseconds"),
         ('{"value": "x", "deliver_at": 2020}', "'deliver_at': 2020 milliseconds since 1970 are"),
         ('{"value": "x", "deliver_at": 999999999999999}', "not before the year 10000"),
+        ('{"value": "x", "ttl": "soon", "id": "a"}', "not a duration"),
+        ('{"value": "x", "id": "\\ud800"}', "'id' is no text: \"\\ud800\" has half of a"),
+        ('{"value": "x", "producer": "p", "sequence": -1}', "sequence"),
+        ('{"value": "x", "sequence": 1}', "producer"),
     ],
 )
 def test_a_wrong_line(line: str, message: str, shell: Shell, queue: str) -> None:
@@ -277,7 +281,7 @@ def test_a_wrong_line(line: str, message: str, shell: Shell, queue: str) -> None
     assert done.stdout == ""
     first, second = done.stderr.splitlines()
     assert first == "published 2 messages to q, offsets 0 to 1"
-    assert second.startswith("tailrace: ")
+    assert second.startswith("tailrace: line 3: ")
     assert message in second
     assert values(shell) == [b"1", b"2"]
 

@@ -56,7 +56,7 @@ def scheduled_item(queue: str, scheduled: Scheduled) -> dict[str, object]:
     """A message in JSON that is to be delivered later."""
     from tailrace.queue.message import routing_key_of
 
-    return {
+    item: dict[str, object] = {
         "type": "delayed",
         "queue": queue,
         "delay_id": scheduled.delay_id,
@@ -67,6 +67,11 @@ def scheduled_item(queue: str, scheduled: Scheduled) -> dict[str, object]:
         "topic": scheduled.topic,
         "routing_key": routing_key_of(queue, scheduled.topic),
     }
+    if scheduled.id is not None:
+        item["id"] = scheduled.id
+    if scheduled.expires_at is not None:
+        item["expires_at"] = scheduled.expires_at
+    return item
 
 
 def _pairs(headers: Headers) -> list[list[object]]:
@@ -118,6 +123,7 @@ class Line(NamedTuple):
     deliver_at: int | None = None
     producer: str | None = None
     sequence: int | None = None
+    where: str = ""  # it comes from, if that helps to find it
 
 
 _TAKEN = (
@@ -233,6 +239,12 @@ def _take_text(item: dict[str, Any], name: str) -> str | None:
     value = item.get(name)
     if value is not None and not isinstance(value, str):
         raise TailraceError(f"{name!r} is text, not {json.dumps(value):.60}")
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        raise TailraceError(
+            f"{name!r} is no text: {json.dumps(value):.60} has half of a surrogate pair"
+        ) from None
     return value
 
 

@@ -7,6 +7,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from tailrace.cli.messages import Line, parse_message
 from tailrace.cli.output import print_json, progress_bar
 from tailrace.cli.stores import StorePlace, open_queue, queue_argument, store_options
 from tailrace.cli.times import parse_moment, parse_seconds
-from tailrace.errors import TailraceError
+from tailrace.errors import ConfigError, InvalidName, TailraceError
 from tailrace.log.offline.words import counted
 from tailrace.units import parse_size
 
@@ -264,10 +265,11 @@ def _parsed(
     for index, text in enumerate(texts, 1):
         if text.strip():
             try:
-                lines.append(parse_message(text, now_ms))
+                place = f"{where} {number + index}"
+                lines.append(parse_message(text, now_ms)._replace(where=place))
             except TailraceError as error:
                 yield lines, 0
-                raise TailraceError(f"{where} {number + index}: {error}") from None
+                raise TailraceError(f"{place}: {error}") from None
     yield lines, taken
 
 
@@ -307,10 +309,12 @@ class _Publisher:
                     last[hasattr(receipt, "delay_id")] = receipt
             else:
                 routing_key, ttl = kind
-                values = list(map(_value, run))
-                receipt = self._queue.publish_many(
-                    values, routing_key=routing_key, ttl=ttl, wait=False
-                )
+                same = list(run)
+                values = list(map(_value, same))
+                with _telling_where(same[0]):  # what they share may be wrong
+                    receipt = self._queue.publish_many(
+                        values, routing_key=routing_key, ttl=ttl, wait=False
+                    )
                 self._note(receipt.offset, receipt.end_offset, len(values))
                 last[False] = receipt
         for receipt in last.values():
@@ -319,7 +323,7 @@ class _Publisher:
     def _put_one(self, line: Line) -> Any:
         later: dict[str, Any] = {"delay": line.delay, "deliver_at": line.deliver_at}
         later = {name: value for name, value in later.items() if value is not None}
-        try:
+        with _telling_where(line):
             receipt: Any = self._queue.publish(
                 line.value,
                 key=line.key,
@@ -332,8 +336,6 @@ class _Publisher:
                 wait=False,
                 **later,
             )
-        except ValueError as error:  # a time that no calendar has, or a producer without a sequence
-            raise TailraceError(str(error)) from None
         if later:
             self.count += 1
             self._delayed += 1
@@ -375,6 +377,19 @@ class _Publisher:
         if self.count >= _MANY:
             text += f"; {self.count / max(seconds, 1e-6):,.0f} a second"
         return text
+
+
+@contextmanager
+def _telling_where(line: Line) -> Iterator[None]:
+    """What is wrong with a message is told with its place; what is wrong with the store is not."""
+    try:
+        yield
+    except (ConfigError, InvalidName) as error:
+        if not line.where:
+            raise
+        raise type(error)(f"{line.where}: {error}") from None
+    except ValueError as error:  # a time that no calendar has, or a producer without a sequence
+        raise TailraceError(f"{line.where}: {error}" if line.where else str(error)) from None
 
 
 def _kind(line: Line, limit: int) -> tuple[str, float | str | None] | None:

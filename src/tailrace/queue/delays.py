@@ -29,7 +29,7 @@ from tailrace.queue.alarm import Alarm
 from tailrace.queue.delivery import Delivery, Target, records_of
 from tailrace.queue.handles import QueueLog, opening
 from tailrace.queue.layout import Layout
-from tailrace.queue.message import topic_of
+from tailrace.queue.message import expires_at, given_id, topic_of
 from tailrace.queue.registry import Queues
 from tailrace.queue.schedule import Manifest, Schedule, op_record
 from tailrace.queue.sorted_runs import MESSAGE, Key
@@ -87,7 +87,8 @@ class Delayed(Receipt):
 
 
 class Scheduled(NamedTuple):
-    """A message that is to be delivered, at `deliver_at` (milliseconds since 1970)."""
+    """A message that is to be delivered, at `deliver_at` (milliseconds since 1970). `id` is what
+    its publisher called it, and `expires_at` when it expires, if it does."""
 
     delay_id: str
     deliver_at: int
@@ -95,6 +96,8 @@ class Scheduled(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+    id: str | None = None
+    expires_at: int | None = None
 
 
 def due_ms(delay: float | str | None, deliver_at: int | datetime | None, now_ms: int) -> int | None:
@@ -410,6 +413,8 @@ class Delays(Delivery):
             record.key or None,
             record.value,
             Headers.from_pairs(pairs),
+            given_id(record),
+            expires_at(record),
         )
 
     def count(self) -> int:
