@@ -488,7 +488,8 @@ def test_nothing_is_dropped_for_what_is_refused(
         queue.publish(**given)
     if not {"key", "headers", "message_id", "producer"} & given.keys():
         others = {name: each for name, each in given.items() if name != "value"}
-        for more in ({}, {"producer": "p", "sequence": 2}):
+        mores: list[dict[str, Any]] = [{}, {"producer": "p", "sequence": 2}]
+        for more in mores:
             with pytest.raises(error):
                 queue.publish_many([b"new", given["value"]], **others, **more)
     if "routing_key" not in given:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace import hooks
@@ -125,7 +126,7 @@ class Roomy(Publishing):
             for group, depth in depths.items():
                 excess = count - (deepest - depth)
                 if excess > 0:
-                    went = self._ask_group(group.id, lambda g, n=excess: g.drop_ready(end, n))
+                    went = self._ask_group(group.id, methodcaller("drop_ready", end, excess))
                     dropped = max(dropped, went[1] if went else 0)
         if not depths:
             dropped = self._drop_from_front(log, count)
