@@ -32,6 +32,8 @@ SUITE = [
 
 NOT_FOR_TASKS = {
     "test_delayed_messages_are_scheduled_where_that_works": "asks a store from within its thread",
+    "test_closing_while_another_thread_fetches_ahead_leaves_nothing_behind": "is about threads",
+    "test_who_has_waited_publishes_as_of_then": "asks a store from within its thread",
 }
 
 

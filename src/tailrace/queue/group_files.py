@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from tailrace.errors import Closed
 from tailrace.log.fs import FileSystem, remove_tree
 from tailrace.log.sidefiles import FOLDER, side_path
 from tailrace.queue.clock import Clock
@@ -45,8 +44,8 @@ UNIQUE = "#"  # between what a consumer calls itself and what makes its name uni
 _DELETED = ".deleted-"
 
 
-class Gone(Closed):
-    """A group was deleted before we came in."""
+class Gone(Exception):
+    """A group was deleted before we came in, which whoever asked for it takes for an answer."""
 
 
 class Foreign(Protocol):

@@ -22,7 +22,7 @@ import pyarrow.compute
 
 from tailrace.queue.looking import Look, records
 from tailrace.queue.stats import GroupStats, queue_stats
-from tailrace.spark.columns import COLUMNS, Projection, Rows
+from tailrace.spark.columns import COLUMNS, MOST_MS, Projection, Rows
 from tailrace.spark.jobs.figures import Distribution, Figures
 from tailrace.spark.jobs.running import PIECE_BYTES, Means, Running
 from tailrace.spark.planning import Place, Split, cut, pack, read
@@ -202,9 +202,14 @@ def _count(task: _Task) -> Figures:
     figures = Figures(task.behind)
     batches: Iterator[Any] = read(task.path, task.split, _PROJECTION, task.rows, fail_on_loss=False)
     for batch in batches:
-        moments = pc.divide(batch.column("timestamp").cast(pa.int64()), 1_000)
+        moments = _moments(batch.column("timestamp"))
         figures.take(batch.column("offset"), moments, batch.column("key"), batch.column("value"))
     return figures
+
+
+def _moments(timestamps: Any) -> Any:
+    """In milliseconds. Those that are too far away for Spark are as far as it goes."""
+    return pc.fill_null(pc.divide(timestamps.cast(pa.int64()), 1_000), MOST_MS)
 
 
 def _fill(report: QueueFigures, figures: Figures, top: int) -> None:
