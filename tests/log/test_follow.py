@@ -877,12 +877,12 @@ def test_many_records_at_the_tip_are_decoded_in_a_thread(path: Path) -> None:
         log.append_one(b"0")
         tailing = log.tail()
         assert offsets(tailing.poll()) == [0]
-        assert not tailing.poll_now()
+        assert not tailing.poll_tip(now=True)
         assert offsets(tailing.poll()) == []
         log.append_one(b"1")
-        assert [record.offset for record in tailing.poll_now() or []] == [1]
+        assert [record.offset for record in tailing.poll_tip(now=True) or []] == [1]
         log.append([b""] * 2_000)
-        assert tailing.poll_now() is None
+        assert tailing.poll_tip(now=True) is None
         assert offsets(tailing.poll()) == [*range(2, 2_002)]
         tailing.close()
 
@@ -978,7 +978,7 @@ def test_reading_goes_on_elsewhere(path: Path, flush: str) -> None:
         for offset in (0, 30, 7, 50, 51):
             tailing.seek(offset)
             assert tailing.position == offset
-            assert tailing.poll_now() is None
+            assert tailing.poll_tip(now=True) is None
             assert offsets(tailing.poll()) == [*range(offset, 51)]
             assert tailing.position == 51
         tailing.seek(20)

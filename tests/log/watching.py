@@ -80,7 +80,7 @@ def touch(path: Path) -> None:
 
 def drain(watch: Watch) -> bool:
     """Until there is no news, not even the echo of what was seen by looking."""
-    while watch.wait(0.025 if hub.current._changes.is_looking else 0):
+    while watch.wait(0.025 if hub.current._changes.looked else 0):
         continue
     return False
 

@@ -110,7 +110,7 @@ class Reading(Generic[T], AsyncIterator[T]):
         tailing = self._tailing
         if tailing is None or self._source is not None or self._pending is not None:
             return False
-        records: Sequence[Any] | None = tailing.poll_now()
+        records: Sequence[Any] | None = tailing.poll_tip(now=True)
         if records is None:
             return False
         if records:

@@ -85,12 +85,8 @@ class Changes(Generic[Owner]):
         self.is_open = False
         self._places: set[Place[Owner]] = set()  # all; each is also in one of the following
         self._heard: dict[int, set[Place[Owner]]] = {}
-        self._looked: set[Place[Owner]] = set()
-
-    @property
-    def is_looking(self) -> bool:
-        """Must somebody call `take` every `look_every_s`?"""
-        return bool(self._looked)
+        # If there are any, somebody must call `take` every `look_every_s`.
+        self.looked: set[Place[Owner]] = set()
 
     def add(self, place: Place[Owner]) -> None:
         """Tell of a place from now on. If it was added before: of what is there now."""
@@ -101,9 +97,9 @@ class Changes(Generic[Owner]):
         place.wd = wd
         if wd >= 0:
             self._heard.setdefault(wd, set()).add(place)
-        elif place not in self._looked:
+        elif place not in self.looked:
             place.note(_signature(place.path, place.names_only))
-            self._looked.add(place)
+            self.looked.add(place)
             self.look_every_s = LOOK_FIRST_S
 
     def remove(self, place: Place[Owner]) -> None:
@@ -111,7 +107,7 @@ class Changes(Generic[Owner]):
         self._detach(place)
 
     def _detach(self, place: Place[Owner]) -> None:
-        self._looked.discard(place)
+        self.looked.discard(place)
         places = self._heard.get(place.wd, set())
         if place in places:
             places.remove(place)
@@ -134,7 +130,7 @@ class Changes(Generic[Owner]):
                 if is_itself:  # the path may lead to something else now
                     for place in list(places):
                         self.add(place)
-        if self._looked:
+        if self.looked:
             owners.update(self._look())
         return owners
 
@@ -146,9 +142,9 @@ class Changes(Generic[Owner]):
         return dict.fromkeys(place.owner for place in self._places)
 
     def _look(self) -> dict[Owner, None]:
-        looks = {(place.path, place.names_only) for place in self._looked}
+        looks = {(place.path, place.names_only) for place in self.looked}
         signatures = {look: _signature(*look) for look in looks}
-        changed = [p for p in self._looked if p.has_changed(signatures[p.path, p.names_only])]
+        changed = [p for p in self.looked if p.has_changed(signatures[p.path, p.names_only])]
         slower = min(self.look_every_s * _LOOK_GROWTH, LOOK_LAST_S)
         self.look_every_s = LOOK_FIRST_S if changed else slower
         for place in changed:
@@ -189,7 +185,7 @@ class Changes(Generic[Owner]):
         self.inotify = None
         self._places.clear()
         self._heard.clear()
-        self._looked.clear()
+        self.looked.clear()
         return owners
 
 

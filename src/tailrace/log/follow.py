@@ -130,9 +130,11 @@ class Tailing:
             self.watch.close()
         return True
 
-    def poll_now(self) -> Sequence[Record] | None:
-        """The same, if it can be had without waiting for anything but memory: never blocks."""
-        sight = None if self._tip is None else self._tips.look(self._tip, now=True)
+    def poll_tip(self, *, now: bool = False) -> Sequence[Record] | None:
+        """What has come since everything was read, and that is all: what comes from here on, the
+        watch tells. `None` if it takes a `poll`; with `now` also if it would have to wait for
+        anything but memory: then this never blocks."""
+        sight = None if self._tip is None else self._tips.look(self._tip, now=now)
         if sight is None or not sight.is_all:
             return None
         self._tip = sight.next

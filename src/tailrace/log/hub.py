@@ -190,7 +190,7 @@ class Hub:
                 if ear.hub is not None:
                     ear.tick += 1  # what happened meanwhile nobody heard
                 ear.hub = self
-                if self._changes.is_looking and self.leader is not None:
+                if self._changes.looked and self.leader is not None:
                     self.leader.rouse()  # it may sleep without looking
         self._tidy()
 
@@ -234,19 +234,20 @@ class Hub:
         """Return when there is nothing to wait for any more, or the time has passed."""
         deadline = None if timeout is None else time.monotonic() + timeout
         patience = None
-        while not thread.is_over:
+        is_late = False
+        while not thread.is_over and not is_late:
             if deadline is not None:
-                patience = min(max(deadline - time.monotonic(), 0), _SLEEP_MAX_S)
+                left = deadline - time.monotonic()
+                is_late = left <= 0
+                patience = min(max(left, 0), _SLEEP_MAX_S)
             if self.leader is thread:
                 self._lead(thread, patience)
             elif not thread.doze(patience):
                 self.take_in(thread)  # the leader may not have come to it yet
-            if deadline is not None and time.monotonic() >= deadline:
-                return
 
     def _lead(self, thread: Thread, patience: float | None) -> None:
         changes = self._changes
-        if changes.is_looking:
+        if changes.looked:
             every = changes.look_every_s
             patience = every if patience is None else min(patience, every)
         if changes.inotify is None:
@@ -303,7 +304,7 @@ class Hub:
         if inotify is not None and attendance.fd < 0:
             attendance.fd = inotify.fd
             loop.add_reader(inotify.fd, self.take_in, loop)
-        if self._changes.is_looking and attendance.timer is None:
+        if self._changes.looked and attendance.timer is None:
             self._set_timer(loop, attendance)
 
     def unattend(self, task: Task, timer: asyncio.TimerHandle | None = None) -> None:
@@ -341,7 +342,7 @@ class Hub:
     def _look_again(self, loop: asyncio.AbstractEventLoop, attendance: _Attendance) -> None:
         attendance.timer = None
         self.take_in(loop)
-        if attendance.tasks and self._changes.is_looking:
+        if attendance.tasks and self._changes.looked:
             self._set_timer(loop, attendance)
 
     # --- what happened ----------------------------------------------------------------------
@@ -352,11 +353,11 @@ class Hub:
         try:
             with self._lock:
                 changes = self._changes
-                was_looking = changes.is_looking
+                was_looking = bool(changes.looked)
                 ears = changes.take()
                 if ears:
                     self._tell(ears, here)
-                if not was_looking and changes.is_looking and self.leader is not None:
+                if not was_looking and changes.looked and self.leader is not None:
                     self.leader.rouse()
         except BaseException:
             # An interrupt, most likely. What was read has perhaps not been told.

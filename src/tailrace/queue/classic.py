@@ -198,15 +198,16 @@ class ClassicGroup(Shedding):
         cursor = behind = ledger.cursor
         op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": int(handed)}
         records: list[Record] = []
+        is_read = False
         if limit >= _MANY and self._selection.is_all and not ledger.by_key:
-            promises, behind = self._feed.promise(cursor, limit)
+            promises, behind, is_read = self._feed.promise(cursor, limit)
             if behind - cursor == limit:
                 self.commit({**op, "f": cursor, "x": behind, "r": [cursor, limit]})
                 into += promises
                 return False
             records += chain.from_iterable(promises)
         scan, left = None, list[int]()
-        more, behind = self._feed.take(behind, limit - len(records))
+        more, behind = self._feed.take(behind, limit - len(records), is_read=is_read)
         records = records + more if records else more
         if self._feed.lost or ledger.by_key or not all(map(takes, records)):
             scan = self._scanner.scan(ledger, records, behind, limit)

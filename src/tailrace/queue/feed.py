@@ -46,15 +46,15 @@ class Feed:
         self._portions = Portions(reader, view, first, last, self._special)
         return iter(())
 
-    def take(self, first: int, limit: int) -> tuple[list[Record], int]:
+    def take(self, first: int, limit: int, *, is_read: bool = False) -> tuple[list[Record], int]:
         """Up to `limit` records from the offset `first` on, fewer only if there are no more now;
         and the offset from which to go on, which is behind what is deleted, lost or was never
-        written."""
+        written. `is_read`: everything was read a moment ago, as `promise` has said."""
         if first != self._next:
             self._go_to(first)
         ahead = self._ahead
-        while len(ahead) < limit and self._read(limit - len(ahead)):
-            pass
+        while not is_read and len(ahead) < limit:
+            is_read = not self._read(limit - len(ahead))
         if len(ahead) <= limit:
             taken = list(ahead)
             ahead.clear()
@@ -65,17 +65,20 @@ class Feed:
             self._next = ahead[0].offset  # type: ignore[assignment]
         return taken, self._next
 
-    def promise(self, first: int, limit: int) -> tuple[Sequence[Promise], int]:
+    def promise(self, first: int, limit: int) -> tuple[Sequence[Promise], int, bool]:
         """The same without decoding them, as far as nobody has to look at them first: perhaps not
-        at all, perhaps only some of those that there are."""
+        at all, perhaps only some of those that there are. And has everything been read, so that
+        `take` has nothing to look for?"""
         if first != self._next:
             self._go_to(first)
         promises: list[Promise] = []
-        with contextlib.suppress(OffsetOutOfRange, Corrupt):  # `take` meets it again
+        is_read = False
+        try:
             while self._next < first + limit and not self._ahead:
                 portions = self._portions
                 if portions is None:
-                    if not self._read(limit):
+                    is_read = not self._read(limit)
+                    if is_read:
                         break
                     continue
                 if portions.position != self._next:
@@ -87,7 +90,9 @@ class Feed:
                     self._portions = None
                 promises.append(promise)
                 self._next = promise.behind
-        return promises, self._next
+        except (OffsetOutOfRange, Corrupt):  # `take` meets it again
+            is_read = False
+        return promises, self._next, is_read
 
     def prepare(self, hint: int) -> None:
         """Without the turn, before it: read what is needed if the group is as far as the hint says.
@@ -123,7 +128,7 @@ class Feed:
         self._next = first
 
     def _read(self, want: int) -> bool:
-        """Read on; false if there is nothing."""
+        """Read on; false if that was all there is."""
         tailing = self._tailing
         try:
             portions = self._portions
@@ -133,6 +138,10 @@ class Feed:
                     self._portions = None
                 self._ahead += records
                 return True
+            found = tailing.poll_tip()
+            if found is not None:
+                self._ahead += found
+                return False
             before = len(self._ahead)
             self._ahead += tailing.poll()
         except OffsetOutOfRange as error:
