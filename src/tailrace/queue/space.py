@@ -44,7 +44,9 @@ class Roomy(Publishing):
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._lock = threading.RLock()
-        self._depth = Depth(self._count_unsettled, self._pass_by, self._drop_oldest)
+        self._depth = Depth(
+            self._count_unsettled, self._pass_by, self._drop_oldest, lambda: self.settings
+        )
         # Of a queue without groups, or a stream: what has expired, once it was full.
         self._outlook: Outlook | None = None
         self._lapsed: set[int] = set()
