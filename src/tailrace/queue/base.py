@@ -244,7 +244,15 @@ class LogQueue(Roomy):
             raise ValueError("timeout is for follow=True; without it nothing is waited for")
         else:
             records = log.read(first, end)
-        return (Message(self.name, record, None, 0, 0, 0) for record in records)
+        return self._messages(records)
+
+    def _messages(self, records: Iterator[Record]) -> Iterator[Message]:
+        try:
+            for record in records:
+                yield Message(self.name, record, None, 0, 0, 0)
+        except Closed:  # that of the log says little: was the queue deleted, or the store closed?
+            self.settings  # noqa: B018
+            raise
 
     def resolve(self, start: Any, timestamp: int | None = None) -> int:
         """The offset that a start means, inside of what the queue holds."""
@@ -357,7 +365,14 @@ class LogQueue(Roomy):
             mode=self._store.mode,
             check=self._check_there,
             make_room=store.reserve.helps,
+            note_dropped=store.tidy_soon,
         )
+
+    def tidy(self) -> None:
+        """Part with consumers of this process that nobody has closed."""
+        for group in list(self._groups.values()):
+            with contextlib.suppress(Closed):
+                group.tidy_in_passing()
 
     def group_ids(self) -> list[str]:
         """The groups that the queue has."""
