@@ -85,7 +85,8 @@ class LogQueue(Roomy):
             store.open_log,
         )
         # By then the store's thread, if it has one, delivers what is due when it is due.
-        self._has_caught_up = not store.upkeep
+        self._due: object = None  # another, when something is to be looked for
+        self._looked_for: object = object() if store.upkeep else None
         self._is_closing = False
 
     # --- settings ---------------------------------------------------------------------------
@@ -447,15 +448,21 @@ class LogQueue(Roomy):
         return self.log.tail("next", also=(files.bell,))
 
     def _bring_due(self) -> bool:
-        """Whoever comes to a store finds there what was due before. Deliver a batch of that; false
-        if there is no more, from when on that is the business of the store's thread."""
-        if self._has_caught_up:
+        """Whoever comes to a store finds there what was due before, and what this process published
+        that was. Deliver a batch of that; false if there is no more, from when on that is the
+        business of the store's thread."""
+        due = self._due
+        if due is self._looked_for:
             return False
         with contextlib.suppress(TailraceError, OSError):  # the thread tries again, and tells of it
             if self.delays.exists and self.delays.deliver() is not None:
                 return True
-        self._has_caught_up = True
+        self._looked_for = due
         return False
+
+    def note_due(self) -> None:
+        """Something was published that is due already."""
+        self._due = object()
 
     def _attended(self, make: Callable[[Callable[[], None]], C]) -> C:
         """A consumer, as long as which an ephemeral queue stays; it is given how to leave."""

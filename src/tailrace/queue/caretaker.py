@@ -156,10 +156,10 @@ class Caretaker:
         queue = store.get(name)
         is_open = queue.is_open
         try:
-            deleted = self._expire_groups(queue, settings)
+            deleted = queue.expire_by_rule()
             if not may_delete:
                 return deleted
-            deleted += queue.vacuum().segments
+            deleted += queue.drop_segments().segments
             wake_ms = _wake_ms(queue, settings, store.clock.wall_ms())
         finally:
             if not is_open:
@@ -170,16 +170,6 @@ class Caretaker:
         else:
             self._signs[name] = sign
         return deleted
-
-    def _expire_groups(self, queue: Queue | Stream, settings: QueueSettings) -> int:
-        if not settings.expire_groups_ms:
-            return 0
-        expired = queue.expire_groups(settings.expire_groups_ms / 1000)
-        for group_id in expired:
-            extra = {"queue": queue.name, "group": group_id}
-            text = "%s: the group %r was idle, and is deleted"
-            logger.warning(text, queue, group_id, extra=extra)
-        return len(expired)
 
     def _sign(self, store: Store, settings: QueueSettings) -> Sign:
         """What tells that something was published, settled or deleted, or set otherwise."""

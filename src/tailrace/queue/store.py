@@ -342,7 +342,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
             self._employed.append(upkeep)
 
     def vacuum(self) -> dict[str, VacuumReport]:
-        """Delete what may go, now; what that was, by queue."""
+        """Delete what may go, now, groups by `expire_groups` as well; what that was, by queue."""
         return {queue.name: queue.vacuum() for queue in self.queues()}
 
     def _implied_queue(self, name: str, pattern: str) -> QueueSettings:
