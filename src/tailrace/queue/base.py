@@ -48,6 +48,7 @@ __all__ = ["AnyGroup", "GroupInfo", "LogQueue", "group_id_of"]
 
 AnyGroup = ClassicGroup | StreamGroup
 C = TypeVar("C", Consumer, StreamConsumer)
+T = TypeVar("T")
 
 _TRIES = 20  # to come into a group that others delete
 _START = re.compile(r"(offset|timestamp)=(\d+)")
@@ -158,21 +159,31 @@ class LogQueue(Roomy):
         settings = self.settings
         log = self._log
         if log is None:
-            with self._lock:
-                if self._log is None:
-                    if not self._is_closing:
-                        self._store.check_open()
-                    try:
-                        in_need = self._store.reserve.in_need
-                        with opening(f"the log of the queue {self.name!r}"):
-                            self._log = in_need(lambda: self._store.open_log(settings))
-                        if self.settings is not settings:  # changed meanwhile
-                            self._adopt(self.settings)
-                    finally:  # whatever came of it, if the folder went away meanwhile
-                        self._check_there()
-                log = self._log
+            log = self._with_files(partial(self._opened_log, settings))
             self.note_opened()
         return log
+
+    def _opened_log(self, settings: QueueSettings) -> QueueLog:
+        with self._lock:
+            if self._log is None:
+                if not self._is_closing:
+                    self._store.check_open()
+                try:
+                    in_need = self._store.reserve.in_need
+                    with opening(f"the log of the queue {self.name!r}"):
+                        self._log = in_need(lambda: self._store.open_log(settings))
+                    if self.settings is not settings:  # changed meanwhile
+                        self._adopt(self.settings)
+                finally:  # whatever came of it, if the folder went away meanwhile
+                    self._check_there()
+            return self._log
+
+    def _with_files(self, do: Callable[[], T]) -> T:
+        """Do what opens files. Others rest for it, if need be, unless somebody could be waiting for
+        our lock: then it is for whoever has taken that."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return do()
+        return self._store.handles.open(self, do)
 
     def note_opened(self) -> None:
         """There are more files open than before. Not with our lock: others may be asked to rest."""
@@ -309,17 +320,22 @@ class LogQueue(Roomy):
         """This process's hold on a group, which is made if it does not exist."""
         settings, log = self.settings, self.log
         group_id, own = group_id_of(group, pattern)
-        with self._lock:
-            found = self._groups.get(group_id)
-            if found is not None and not found.closed:
-                return found
-            self._store.check_open()
-            with self._opening(group_id):
-                files = self._files(group_id, settings, log)._replace(create=create)
-                made = self._store.reserve.in_need(lambda: self._come_into(files, own))
-            self._groups[group_id] = made
-            if self.settings is not settings:  # changed meanwhile
-                self._adopt(self.settings)
+
+        def open_group() -> AnyGroup:
+            with self._lock:
+                found = self._groups.get(group_id)
+                if found is not None and not found.closed:
+                    return found
+                self._store.check_open()
+                with self._opening(group_id):
+                    files = self._files(group_id, settings, log)._replace(create=create)
+                    made = self._store.reserve.in_need(lambda: self._come_into(files, own))
+                self._groups[group_id] = made
+                if self.settings is not settings:  # changed meanwhile
+                    self._adopt(self.settings)
+                return made
+
+        made = self._with_files(open_group)
         self.note_opened()
         return made
 

@@ -25,6 +25,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from tailrace import hooks
 from tailrace.errors import Closed, NotWritten, OutcomeUnknown, TailraceError
+from tailrace.log.fs import File
 from tailrace.log.sidefiles import side_path
 from tailrace.queue.group_files import (
     ALIVE,
@@ -98,7 +99,8 @@ class Group(Generic[S]):
         self._compact_at = self.files.compact_after
         self._presence = fs.lock(side_path(folder, OPEN))
         self._presence.acquire(shared=True)
-        self._bell = fs.open(self.files.bell, write=True, create=True)
+        fs.open(self.files.bell, write=True, create=True).close()  # somebody may listen
+        self._bell: File | None = None  # many are never rung
         self._handle = secrets.token_hex(8)
         self._turn = Turn(self)
         with self._turn.alone():  # or somebody might find the file before we have its lock
@@ -370,7 +372,11 @@ class Group(Generic[S]):
         """Have everybody who waits look again. Nothing is lost if it fails: they look when a lease
         ends, or a message comes."""
         with contextlib.suppress(OSError):
-            self._bell.pwrite(b".", 0)
+            bell = self._bell
+            if bell is None and not self._closed:
+                bell = self._bell = self.files.fs.open(self.files.bell, write=True)
+            if bell is not None:
+                bell.pwrite(b".", 0)
 
     # --- members ----------------------------------------------------------------------------
 
@@ -564,7 +570,9 @@ class Group(Generic[S]):
             self._turn.close()
             for lock in (self._alive, self._presence):
                 lock.close()
-        self._bell.close()
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
         self._journal.close()
 
     def abandon(self) -> None:
