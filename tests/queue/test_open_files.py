@@ -74,10 +74,14 @@ def test_idle_queues_rest_when_there_may_be_no_more(tmp_path: Path, few_files: i
 def test_if_none_is_idle_the_error_says_what_to_do(tmp_path: Path, few_files: int) -> None:
     with tailrace.open(tmp_path, flush="async", upkeep=False) as store:
         consumers = []
-        with pytest.raises(NotWritten) as caught:
+
+        def use_many() -> None:
             for number in range(40):
                 queue = store.queue(f"q{number}")
                 consumers.append(queue.consumer("g"))
+
+        with pytest.raises(NotWritten) as caught:
+            use_many()
         assert len(consumers) > 5
         assert isinstance(caught.value.__cause__, OSError)
         assert caught.value.__cause__.errno == errno.EMFILE

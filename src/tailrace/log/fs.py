@@ -304,8 +304,8 @@ class OsFileSystem:
 
 
 # A map keeps a file open (unless `trackfd` says otherwise, which Python knows from 3.13 on), and a
-# log that is read and written has its board mapped twice. While a file is mapped nobody else has its
-# number; the path, because not every file system can be trusted to that.
+# log that is read and written has its board mapped twice. While a file is mapped no other has its
+# number; the path, because not every file system can be trusted with that.
 _Place = tuple[str, int, int, int, bool]
 _maps: weakref.WeakValueDictionary[_Place, mmap.mmap] = weakref.WeakValueDictionary()
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
