@@ -180,5 +180,5 @@ class Burying(Group[Ledger]):
         offset, error = next(iter(failed.items()))
         extra = {"queue": self.queue, "group": self.id, "offset": offset}
         more = f" (and {count - 1} more)" if count > 1 else ""
-        text = "%s:%d%s cannot become a dead letter: %s"
-        logger.error(text, self.queue, offset, more, error, extra=extra)
+        text = "%s:%d cannot become a dead letter: %s%s"
+        logger.error(text, self.queue, offset, error, more, extra=extra)
