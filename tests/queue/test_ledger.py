@@ -607,8 +607,10 @@ def test_a_line_that_names_what_is_not_there_stops_nobody() -> None:
     driver = Driver(by_key=True)
     claim: Op = {"t": "claim", "c": "c", "u": driver.until, "h": 1, "f": 0, "x": 3, "r": [0, 1]}
     driver.apply({**claim, "keys": [0, 7, 1, 7]})
+    assert list(driver.ledger.dump()[1]) == [0]
     driver.apply({"t": "ack", "r": [0, 1]})
     assert driver.ledger.weight == 0
+    assert not driver.ledger.has_line(7)
 
 
 def test_leases_of_which_nobody_knows_the_boot_are_over() -> None:

@@ -229,12 +229,12 @@ class Group(Generic[S]):
         self._is_stale = False
         self._uid = self._journal.group
         self._forget_the_dead()
-        for name in self._mine - self.state.members.keys():  # the line that said so was damaged
-            self._commit_join(name)
         boot, clock = self.files.fs.boot_id().hex(), self.files.clock
         if self.state.boot != boot:
             now = {"u": clock.boot_ms(), "w": clock.wall_ms()}
             self.commit({"t": "boot", "b": boot, **now})
+        for name in self._mine - self.state.members.keys():  # the line that said so was damaged
+            self._commit_join(name)
         self._check_state()
 
     def _check_state(self) -> None:

@@ -302,8 +302,9 @@ class Ledger:
         new.update(dict.fromkeys(offsets_of(op.get("parked", ())), Lease(PARKED, 0, "")))
         self.pending.update(sorted(new.items()))
         for offset, key in zip(op["keys"][::2], op["keys"][1::2], strict=True):
-            self._keys[offset] = key
-            self._lines.setdefault(key, deque()).append(offset)
+            if offset in new:
+                self._keys[offset] = key
+                self._lines.setdefault(key, deque()).append(offset)
         if not self.by_key:  # what said so was damaged
             self._options({"o": {**self.options, "key_order": True}})
 
