@@ -107,7 +107,7 @@ class Journal:
             return False
         first = _first_line(file)
         op = parse_line(first) if first is not None else None
-        if op is None and _has_lines(file):
+        if op is None and (_looks_ours(first) or _has_lines(file)):
             self._report(0)
             op = {"t": "begin", "format": FORMAT, "generation": generation(), "id": self.group}
         if op is None or op.get("t") != "begin":
@@ -300,6 +300,11 @@ def _first_line(file: File) -> bytes | None:
     data = file.pread(4096, 0)
     line, end, _ = data.partition(b"\n")
     return line if end else None
+
+
+def _looks_ours(first: bytes | None) -> bool:
+    """Is it the beginning of a journal, of which a part is damaged?"""
+    return first is not None and (first[:6] == b'{"k":"' or b'"t":"begin"' in first)
 
 
 def _has_lines(file: File) -> bool:

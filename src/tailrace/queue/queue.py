@@ -88,7 +88,7 @@ class Queue(LogQueue):
 
     def peek(self, group: str, limit: int = 1, *, filter: str = "") -> list[Message]:
         """What a group would get next, without claiming it; also one that does not exist."""
-        check_limit(limit)
+        limit = check_limit(limit)
         group_id, pattern = group_id_of(group, filter)
         self._bring_due()
         if group_id in self.group_ids():

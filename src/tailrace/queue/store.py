@@ -363,6 +363,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         """A consumer of a queue by its name. If there is none yet, an ephemeral one is made, bound
         to `$queue/<name>/#`, which gets what is published from then on."""
         self.check_open()
+        _check_fits(name, self.registry.current().get(name), options)
         settings = self._implied_queue(name, default_binding(name))
         return self._handle(settings).consumer(group, **options)
 
@@ -515,3 +516,19 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
+
+
+_OF_STREAMS = {"start", "timestamp", "auto_commit", "auto_commit_interval"}
+_OF_QUEUES = {"prefetch", "visibility_timeout", "key_order"}
+
+
+def _check_fits(name: str, settings: QueueSettings | None, options: dict[str, Any]) -> None:
+    """Are these options of a consumer of what the name stands for?"""
+    is_stream = settings is not None and settings.type == "stream"
+    for option in sorted(options.keys() & (_OF_QUEUES if is_stream else _OF_STREAMS)):
+        kind, there = "stream", "a classic queue"
+        if is_stream:
+            kind, there = "classic queue", "a stream"
+        elif settings is None:
+            there = "no queue yet, and would become a classic one: make a stream of it before"
+        raise TypeError(f"{option}= is for a consumer of a {kind}, and {name!r} is {there}")
