@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from tailrace import Corrupt, Full, LeaseLost, Store
+from tailrace import Corrupt, Full, LeaseLost, Queue, Store, Stream
 from tailrace.queue import scanning
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.extending import AutoExtend
@@ -102,6 +102,33 @@ def test_a_group_of_somebody_who_was_killed_is_used_until_that_is_noticed(
         clock.advance(7 * DAY)
         assert open_store().queue("q").expire_groups("7d") == ["g"]
         del consumer
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+@pytest.mark.parametrize("of", ["store", "queue"])
+def test_vacuum_expires_groups_by_their_rule(
+    open_store: OpenStore, clock: ManualClock, kind: str, of: str
+) -> None:
+    """And what only they held back goes along."""
+    store = open_store()
+    make = store.queue if kind == "queue" else store.stream
+    queue: Queue | Stream = make("q", expire_groups="1d", segment_bytes=400, compression="none")
+    for number in numbers(20):
+        queue.publish(number)
+    queue.consumer("idle").close()
+    with queue.consumer("busy") as consumer:
+        for message in consumer.receive(20):
+            message.ack()
+    vacuum = store.vacuum if of == "store" else queue.vacuum
+    vacuum()
+    assert queue.group_ids() == ["busy", "idle"]
+    clock.advance(2 * DAY)
+    with queue.consumer("busy") as consumer:
+        consumer.receive(1)
+        vacuum()
+        assert queue.group_ids() == ["busy"]
+    if kind == "queue":
+        assert len(queue) == 0
 
 
 def test_a_group_of_which_somebody_has_a_message_does_not_expire(

@@ -361,6 +361,8 @@ class Delays(Delivery):
         incoming = self.incoming  # as long as we have it, nobody lets go of the page
         page = self._page
         receipt = incoming.append_draft(draft)
+        if due <= self._wall_ms():
+            self._queue.note_due()
         if page is not None and page[_ASLEEP]:
             page[_ASLEEP] = 0
             self._alarm.ring()

@@ -88,14 +88,14 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._lock = threading.RLock()
         self._queues: dict[str, Queue | Stream] = {}
         self._closed = False
-        self.registry = Registry(self.fs, self.layout.root).open()
+        self.reserve = Reserve(self.fs, self.layout.side)
+        self.registry = self.reserve.in_need(Registry(self.fs, self.layout.root).open)
         self._is_inherited = False
         self._presence = self._new_presence()
         self._sweeper = Sweeper(self._sweep)
         self.handles = Handles(most_files(3))
         self.look = Look(self.fs, self.layout, self.registry.current, self.clock)
         self.disk = DiskWatch(self.fs, self.layout.root, disk)
-        self.reserve = Reserve(self.fs, self.layout.side)
         self._caretaker: Caretaker | None = None
         self.alarm = Alarm(self.fs, self.layout.delayed())
         self._pump: Pump | None = None
@@ -322,6 +322,17 @@ class Store(BackedUp, PublishingByTopic, Redriving):
             if self._caretaker is None and not self._closed:
                 self._caretaker = Caretaker(self)
 
+    def tidy_soon(self) -> None:
+        """A consumer is gone that nobody has closed. Waits for nobody, as the garbage collector
+        calls it; without a thread of ours the next one who comes to the group tidies."""
+        caretaker = self._caretaker
+        if caretaker is not None:
+            caretaker.tidy_soon()
+
+    def tidy(self) -> None:
+        """Part with consumers that nobody has closed."""
+        close_all([queue.tidy for queue in list(self._queues.values())])
+
     def employ(self, chores: list[Chore]) -> None:
         """Have more done in the background, as long as the store is open: in a thread of its own,
         because it may take long; by one at a time of those that have the store open."""
@@ -332,7 +343,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
             self._employed.append(upkeep)
 
     def vacuum(self) -> dict[str, VacuumReport]:
-        """Delete what may go, now; what that was, by queue."""
+        """Delete what may go, now, groups by `expire_groups` as well; what that was, by queue."""
         return {queue.name: queue.vacuum() for queue in self.queues()}
 
     def _implied_queue(self, name: str, pattern: str) -> QueueSettings:
