@@ -278,7 +278,7 @@ def test_a_name_that_would_be_a_wildcard_needs_topics() -> None:
         with pytest.raises(ConfigError, match=r"^topics: .* cannot be a level of a filter"):
             create(name)
         assert create(name, topics=["a"]).name == name
-    with pytest.raises(ConfigError, match=r"^name: "):
+    with pytest.raises(InvalidName, match="the name of a queue is text, not 5"):
         create(5)  # type: ignore[arg-type]
 
 

@@ -357,7 +357,7 @@ class Delays(Delivery):
         """The same, of a message that is encoded, with that time for its timestamp."""
         limit = self._queue.log.options.max_batch_bytes
         if draft.size > limit - _ROOM:  # it has to fit into a batch of the queue
-            raise too_large(draft.size, limit - _ROOM)
+            raise too_large(draft.size, limit - _ROOM, draft.count)
         incoming = self.incoming  # as long as we have it, nobody lets go of the page
         page = self._page
         receipt = incoming.append_draft(draft)

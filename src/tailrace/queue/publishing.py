@@ -316,7 +316,7 @@ class Publishing:
         if codec and value and draft.size > HEADER_SIZE + max(len(value), _WORTH_COMPRESSING):
             self._uncompressed = _TRY_AGAIN_AFTER  # it was tried in vain
         if draft.size > HEADER_SIZE + options.max_batch_bytes:
-            raise too_large(draft.size - HEADER_SIZE, options.max_batch_bytes)
+            raise too_large(draft.size - HEADER_SIZE, options.max_batch_bytes, 1)
         return draft
 
     def _publish_later(
