@@ -45,8 +45,8 @@ MESSAGES = [
     (
         "listeners: {mqtt: 1883}",
         (
-            "1: listeners.mqtt: expected an address such as '127.0.0.1:1883', with a port up to 65535, "
-            "got 1883"
+            "1: listeners.mqtt: expected an address such as '127.0.0.1:1883', with a port up to "
+            "65535, got 1883"
         ),
     ),
     ('listeners: {mqtt: "1.2.3.4:99999"}', "1: listeners.mqtt: expected an address"),
@@ -96,8 +96,8 @@ MESSAGES = [
     (
         "queues:\n- name: a\n  limits: {max_message_size: 50MiB}",
         (
-            "3: queues[0].limits.max_message_size: 52,428,800 bytes are more than a batch can hold, "
-            "and a message is in one: max_batch_bytes is 16,777,216"
+            "3: queues[0].limits.max_message_size: 52,428,800 bytes are more than a batch can "
+            "hold, and a message is in one: max_batch_bytes is 16,777,216"
         ),
     ),
     (
