@@ -342,14 +342,14 @@ def test_until_when_does_not_drift(shell: Shell) -> None:
         written = lines(*items)
     early = lines({"value": "x", "expires_at": at_ms, "deliver_at": at_ms})
     said = shell.refused("publish", "a", "--json", stdin=early)
-    assert said.startswith("line 1: ttl: what is left of it, from now on, is over before the mess")
+    assert said.startswith("line 1: ttl: what is left of it from now on is over before it is due")
 
 
 def test_a_life_that_ends_too_soon_has_a_unit(shell: Shell, queue: str) -> None:
     said = shell.refused("publish", queue, "x", "--ttl", "30m", "--delay", "1h")
     assert said == (
-        "ttl: 1800 seconds, from now on, is over before the message is due, in 3600 seconds: "
-        "nobody would ever get it"
+        "ttl: 1800 seconds from now on is over before it is due, in 3600 seconds: nobody would "
+        "ever get the message"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 
 import tailrace
 from tailrace import ConfigError, InvalidName, Queue, Store
-from tailrace.queue.settings import DeadLetters, QueueSettings
 from tests.queue.fluxmq_store import write_queue
-from tests.queue.support import FAST, numbers, values
+from tests.queue.support import FAST, numbers, send_letters, values
 
 CIRCLE = r"^dlq\.topic: dead letters would go round in a circle, from "
 STREAM = r"^dlq\.topic: s is a stream; dead letters need a classic queue"
@@ -20,15 +18,6 @@ STREAM = r"^dlq\.topic: s is a stream; dead letters need a classic queue"
 
 def to(topic: str, **more: Any) -> dict[str, Any]:
     return {"dlq": {"topic": topic, **more}}
-
-
-def bring_in(store: Store, name: str, **changes: Any) -> None:
-    """Settings that an older version, or FluxMQ, took."""
-
-    def edit(queues: dict[str, QueueSettings]) -> None:
-        queues[name] = replace(queues[name], **changes)
-
-    store.registry.change(edit)
 
 
 # --- streams --------------------------------------------------------------------------------
@@ -107,10 +96,10 @@ def test_a_longer_way_round(store: Store) -> None:
 
 def test_what_is_there_already_can_be_used_and_mended(store: Store) -> None:
     a, b, s = store.queue("a", **FAST), store.queue("b", **FAST), store.stream("s")
-    bring_in(store, "a", dlq=DeadLetters(topic="b"))
-    bring_in(store, "b", dlq=DeadLetters(topic="a"))
+    send_letters(store, "a", "b")
+    send_letters(store, "b", "a")
     c = store.queue("c")
-    bring_in(store, "c", dlq=DeadLetters(topic="s"))
+    send_letters(store, "c", "s")
     for queue in (a, b, c):
         queue.configure(visibility_timeout="7s")
     s.configure(retention={"max_age": "1d"})

@@ -502,8 +502,8 @@ def expires_at(
     if due is not None and expiry <= due:
         rest = (due - now_ms) / 1000
         raise ConfigError(
-            f"ttl: {said}, from now on, is over before the message is due, in {rest:g} "
-            f"{_seconds(rest)}: nobody would ever get it"
+            f"ttl: {said} from now on is over before it is due, in {rest:g} {_seconds(rest)}: "
+            "nobody would ever get the message"
         )
     return expiry
 
