@@ -30,6 +30,7 @@ from tailrace.queue.ephemeral import Attendance, Sweeper
 from tailrace.queue.handles import Handles, QueueLog, most_files, opening
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.looking import Look
+from tailrace.queue.names import refuse_reserved
 from tailrace.queue.office import Letter
 from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.pump import Pump, deliver_due
@@ -186,7 +187,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         kept: list[str] = []
 
         def edit(queues: dict[str, QueueSettings]) -> None:
-            made = []
+            made, before = [], dict(queues)
             for name, kind, options in wanted:
                 if name in queues:
                     was_ephemeral = queues[name].ephemeral
@@ -194,10 +195,13 @@ class Store(BackedUp, PublishingByTopic, Redriving):
                     if was_ephemeral and not queues[name].ephemeral:
                         kept.append(name)
                 else:
+                    if not options.get("reserved"):
+                        refuse_reserved(name)
                     queues[name] = QueueSettings.create(
                         name, kind, defaults=self._defaults, **options
                     )
                     made.append(name)
+            dead_letters.check_routes(queues, before, [name for name, _, _ in wanted])
             for name in made:
                 deletion.clear(self.fs, self.layout, name)
 
@@ -258,7 +262,9 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         def edit(queues: dict[str, QueueSettings]) -> None:
             if name not in queues:
                 raise InvalidName(f"there is no queue {name!r} in {self.path}")
-            queues[name] = queues[name].changed(**options)
+            before = queues[name]
+            queues[name] = before.changed(**options)
+            dead_letters.check_routes(queues, {name: before}, [name])
 
         self._expect_to_sweep(self._change(edit)[name])
 
@@ -354,7 +360,9 @@ class Store(BackedUp, PublishingByTopic, Redriving):
 
         def edit(queues: dict[str, QueueSettings]) -> None:
             if name not in queues:
+                refuse_reserved(name)
                 queues[name] = QueueSettings.imply(name, pattern, self._defaults)
+                dead_letters.check_routes(queues, {}, [name])
                 deletion.clear(self.fs, self.layout, name)
 
         with opening(f"an ephemeral queue {name!r}"):
