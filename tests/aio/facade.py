@@ -191,9 +191,9 @@ class Store(Facade):
         self._loop.stores.add(self._inner)
         self._blocking.bury = self._bury
 
-    def _bury(self, *given: Any) -> None:
-        self.bury(*given)
+    def _bury(self, *given: Any) -> Any:
+        return self.bury(*given)
 
-    def bury(self, *given: Any) -> None:
+    def bury(self, *given: Any) -> Any:
         """Here, for tests that replace it for all stores."""
-        BlockingStore.bury(self._blocking, *given)
+        return BlockingStore.bury(self._blocking, *given)

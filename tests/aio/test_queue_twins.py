@@ -25,7 +25,7 @@ SPACE |= {"append_accepted", "check_batch", "drop_archived", "find_group", "open
 # tells the same in the way of a task.
 NOT_FOR_TASKS: dict[str, set[str]] = {
     "Store": {"attend", "bury", "check_open", "declare", "open_log", "tidy", "tidy_soon"}
-    | {"employ", "prepare_burial", "prepare_letters", "publish_once"},
+    | {"employ", "prepare_letters", "publish_once"},
     "Queue": {
         "abandon",
         "append",
@@ -38,7 +38,6 @@ NOT_FOR_TASKS: dict[str, set[str]] = {
         "open_group",
         "publish_once",
     }
-    | {"prepare_burial"}
     | SPACE,
     "Stream": {"abandon", "append", "append_draft", "disown", "draft", "group", "log", "open_group"}
     | SPACE,

@@ -89,6 +89,7 @@ class LogQueue(Roomy):
         self._due: object = None  # another, when something is to be looked for
         self._looked_for: object = object() if store.upkeep else None
         self._is_closing = False
+        self._is_gone = False  # it was deleted, and is to be let go of
 
     # --- settings ---------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class LogQueue(Roomy):
 
     def _notice(self) -> QueueSettings:
         """Some queue was made, changed or deleted. If it is this one, what is open goes on by the
-        new settings: whoever notices may have a group's turn, so this takes none."""
+        new settings, or is let go of: see `queue_lock.py`. Whoever has a turn does not ask."""
         with self._noticing:
             queues = self._store.registry.current()
             found = queues.get(self.name)
@@ -114,8 +115,16 @@ class LogQueue(Roomy):
                     self._adopt(found)
                 self._known = queues, found
                 return found
-        self.abandon()
+        self._is_gone = True
+        if not self._lock.is_ours:  # else whoever has it lets go, when it gives the lock back
+            self._let_go()
         raise Closed(f"the queue {self.name!r} was deleted; open it again to have it anew")
+
+    def _let_go(self) -> None:
+        """Without the lock and without a turn: nothing stays open of a queue found deleted."""
+        if self._is_gone:
+            self._is_gone = False
+            self.abandon()
 
     def _adopt(self, settings: QueueSettings) -> None:
         log = self._log
@@ -547,7 +556,8 @@ class LogQueue(Roomy):
 
     def disown(self) -> None:
         """In a forked child: another thread of the parent may have had the lock."""
-        self._lock = threading.RLock()
+        self._lock.disown()
+        self._passing = threading.Lock()
         self._noticing = threading.RLock()
         self._depth.disown()
         self.delays.disown()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -14,6 +13,7 @@ from typing import Any
 from tailrace import hooks
 from tailrace.errors import ConfigError, LeaseLost
 from tailrace.kernel import Record
+from tailrace.queue.burying import LAPSED, Shed
 from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
 from tailrace.queue.group_files import UNIQUE, GroupFiles
@@ -23,18 +23,17 @@ from tailrace.queue.lease import DYING, Lease
 from tailrace.queue.ledger import Ledger
 from tailrace.queue.message import Message
 from tailrace.queue.observing import delivered, settled
-from tailrace.queue.office import Office
+from tailrace.queue.office import Letter, Office
 from tailrace.queue.pending import Pending, pending_of
 from tailrace.queue.runs import runs_of
-from tailrace.queue.scanning import SPECIAL, Scanner, Selection, excess
+from tailrace.queue.scanning import SCAN_MOST, SPECIAL, Scanner, Selection, excess
+from tailrace.queue.settings import QueueSettings
 from tailrace.queue.settling import ack_ops, are_one_claim, dead_ops, runs_in
-from tailrace.queue.shedding import LAPSED, Shedding
+from tailrace.queue.shedding import Shedding
 from tailrace.queue.snapshots import Snapshot
 from tailrace.units import parse_duration
 
 __all__ = ["ClassicGroup", "Pending", "pending_of"]
-
-logger = logging.getLogger("tailrace")
 
 _MANY = 16  # messages in a claim: of fewer, it is better to decode some more than to look twice
 
@@ -113,10 +112,10 @@ class ClassicGroup(Shedding):
         settings, own_ms = self._office.settings, lease_ms
         if lease_ms is None:
             lease_ms = settings.visibility_timeout_ms
-        if settings.dlq.expired:
-            self._office.prepare_burial()
         if limit >= _MANY:
             self._turn.foresee(self._feed.prepare)
+        letters: list[Letter] = []
+        shed: Shed = settings, letters
         spent: list[int] = []
         new: list[Iterable[Record]] = []
         has_changed = False
@@ -128,14 +127,19 @@ class ClassicGroup(Shedding):
                     again, spent, is_suspect = ledger.take_ready(
                         now_ms, limit, settings.retry.max_retries
                     )
+                    if len(spent) > SCAN_MOST:  # the next one who claims goes on
+                        ledger.put_back(spent[SCAN_MOST:])
+                        del spent[SCAN_MOST:]
                     try:
-                        count = self._claim_again(into, again, spent, consumer, until_ms, handed)
+                        count = self._claim_again(
+                            into, again, spent, consumer, until_ms, handed, shed
+                        )
                     except BaseException:
                         ledger.put_back(again + spent)
                         raise
                     limit = 0 if is_suspect and count else limit - count
                     has_changed = bool(again)
-                more = limit > 0 and self._claim_new(new, consumer, limit, until_ms, handed)
+                more = limit > 0 and self._claim_new(new, consumer, limit, until_ms, handed, shed)
                 if not into and not new and ledger.weight:
                     self.look_for_the_dead()
                 due_ms = None if into or new else ledger.next_due_ms()
@@ -146,10 +150,12 @@ class ClassicGroup(Shedding):
         if own_ms is not None:
             for message in into:
                 message.lease_ms = own_ms
-        finished = [self._finish(offset) for offset in spent]
+        buried = self._finish(spent, settings) if spent else 0
+        if letters:
+            buried += self._bury_all(letters, settings)
         if hooks.listeners:
             self._tell(into if handed else [])
-        return more or has_changed or any(finished), due_ms
+        return more or has_changed or buried > 0, due_ms
 
     def _claim_again(
         self,
@@ -159,6 +165,7 @@ class ClassicGroup(Shedding):
         consumer: str,
         until_ms: int,
         handed: bool,
+        shed: Shed,
     ) -> int:
         """With the turn: claim pending messages that are ready again, as far as they exist, and
         have not expired meanwhile."""
@@ -169,7 +176,7 @@ class ClassicGroup(Shedding):
         ops = self._ops_of_spent(spent)
         if len(offsets) < len(again):
             gone = set(again).difference(offsets)
-            ops += self._gone(gone, [record for record in found if record.offset in gone])
+            ops += self._gone(gone, [record for record in found if record.offset in gone], shed)
         if offsets:
             op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": int(handed)}
             at = {"f": ledger.cursor, "x": ledger.cursor}
@@ -192,6 +199,7 @@ class ClassicGroup(Shedding):
         limit: int,
         until_ms: int,
         handed: bool,
+        shed: Shed,
     ) -> bool:
         """With the turn: claim messages at the cursor; is there more to look at?"""
         ledger, takes = self.state, self._selection.takes
@@ -212,7 +220,7 @@ class ClassicGroup(Shedding):
         if self._feed.lost or ledger.by_key or not all(map(takes, records)):
             scan = self._scanner.scan(ledger, records, behind, limit)
             records, behind = scan.records, scan.cursor
-            left = self._bury_lapsed(scan.lapsed)
+            left = self._note_lapsed(scan.lapsed, shed)
         if behind > cursor:
             op["f"], op["x"] = cursor, behind
             if records or left:
@@ -220,8 +228,14 @@ class ClassicGroup(Shedding):
                 op["r"] = runs_of(sorted(offsets + left) if left else offsets)
             if scan is None:
                 self.commit(op)
+            elif left:  # however much of this a power cut leaves, they come again
+                op["h"] = 0
+                ops = [*scan.complete(op), self._dying(left, LAPSED)]
+                if handed and records:
+                    ops.append({"t": "hand", "r": runs_of(offsets), "u": op["u"]})
+                self.commit(*ops)
             else:
-                self.commit(*scan.complete(op), *self._ops_of_left(left))
+                self.commit(*scan.complete(op))
             if records:
                 into.append(records)
         return scan is not None and scan.more
@@ -236,34 +250,21 @@ class ClassicGroup(Shedding):
         """Has anybody else a lease? Then it may die, and leave us what it had."""
         return self.state.weight > 0 and len(self.state.members) > len(self._mine)
 
-    def _ops_of_spent(self, spent: list[int]) -> list[Op]:
-        """From here on they belong to the dead letters, and to us until that is done."""
-        ops: list[Op] = []
-        for offset in spent:
-            lease = self.state.pending[offset]
-            reason = lease.error or f"delivered {lease.count} times, and never settled"
-            ops.append(self._dying([offset], reason))
-        return ops
-
-    def _ops_of_left(self, left: list[int]) -> list[Op]:
-        """Of what was claimed, these have expired, and are to become dead letters yet. However much
-        of this a power cut leaves, they come again."""
-        if not left:
-            return []
-        return [{"t": "release", "r": runs_of(left)}, self._dying(left, LAPSED)]
-
     def hand(self, messages: list[Message], lease_ms: int | None = None) -> list[Message]:
         """Hand over what was fetched ahead: those of which the lease has not been lost meanwhile,
         and which have not expired. From now on their delivery counts."""
+        settings, letters = self._office.settings, list[Letter]()
         if lease_ms is None:
-            lease_ms = self._office.settings.visibility_timeout_ms
+            lease_ms = settings.visibility_timeout_ms
         takes, ops = self._selection.takes, []
         with self._turn:
             held = [message for message in messages if self._lease(message) is not None]
             lapsed = [message for message in held if not takes(message.record)]
             if lapsed:
                 held = [message for message in held if message not in lapsed]
-                ops += self._gone([m.offset for m in lapsed], [m.record for m in lapsed])
+                ops += self._gone(
+                    [m.offset for m in lapsed], [m.record for m in lapsed], (settings, letters)
+                )
             if held:
                 until = self.state.tick(self.files.clock.boot_ms() + lease_ms)
                 ops.append({"t": "hand", "r": runs_in(held), "u": until})
@@ -271,6 +272,8 @@ class ClassicGroup(Shedding):
                 self.commit(*ops)
             for message in held:
                 message.delivery_count += 1
+        if letters:
+            self._bury_all(letters, settings)
         if lapsed and self.state.by_key:
             self.ring()
         if hooks.listeners:
@@ -390,11 +393,12 @@ class ClassicGroup(Shedding):
 
     def extend(self, messages: list[Message], seconds: Any = None) -> None:
         given_ms = None if seconds is None else parse_duration(seconds, "seconds")
+        usual_ms = self._office.settings.visibility_timeout_ms if given_ms is None else 0
         with self._turn:
             held = [message for message in messages if self._lease(message) is not None]
             now_ms, ops = self.files.clock.boot_ms(), []
             for message in held:
-                lease_ms = self.lease_ms(message) if given_ms is None else given_ms
+                lease_ms = (message.lease_ms or usual_ms) if given_ms is None else given_ms
                 until = self.state.tick(now_ms + lease_ms)
                 ops.append({"t": "extend", "r": [message.offset, 1], "u": until})
             if ops:
@@ -417,8 +421,8 @@ class ClassicGroup(Shedding):
     def _bury(self, messages: list[Message], word: str, reason: str) -> None:
         """To the dead letters. First the messages are taken from everybody, so that nobody works on
         one that is dead; then they are written there; and only then they are settled here."""
-        dying: list[Message] = []
-        if not self._office.settings.dlq.enabled:
+        settings, dying = self._office.settings, list[Message]()
+        if not settings.dlq.enabled:
             try:
                 self._settle(messages, word, lambda held: dead_ops(held, dying))
             finally:
@@ -432,43 +436,23 @@ class ClassicGroup(Shedding):
         try:
             self._settle(messages, word, ops_of)
         finally:  # also if others were lost; but not if nothing was written
-            self._write_dead_letters([m for m in dying if m.settled is not None], reason)
+            written = [m for m in dying if m.settled is not None]
+            self._write_dead_letters(written, reason, settings)
 
-    def _write_dead_letters(self, messages: list[Message], reason: str) -> None:
+    def _write_dead_letters(
+        self, messages: list[Message], reason: str, settings: QueueSettings
+    ) -> None:
         """If one cannot be written, it is given back, and the next delivery leads here again."""
         done: list[Message] = []
         try:
             for message in messages:
-                self._office.bury(message, self.id, self._account, reason)
+                self._bury_one(message, reason, settings)
                 done.append(message)
         except BaseException:
             self._give_back(messages[len(done) :], reason)
             raise
         finally:
-            if done:
-                self._settle_dead([message.offset for message in done])
-
-    def _is_spent(self, lease: Lease) -> bool:
-        return lease.is_spent(self._office.settings.retry.max_retries)
-
-    def _bury_lapsed(self, records: list[Record]) -> list[int]:
-        """With the turn, before the group passes messages that have expired: dead letters of them,
-        if they are wanted. However often that is begun, each is written once. The offsets of those
-        of which that failed: they are not to be passed, and nobody is held up by them."""
-        dlq, left = self._office.settings.dlq, list[int]()
-        if records and hooks.listeners:
-            self._lapsed.append(len(records))
-        if records and dlq.enabled and dlq.expired:
-            for record in records:
-                lease = self.state.pending.get(record.offset)  # type: ignore[arg-type]
-                count = 0 if lease is None else lease.count
-                message = Message(self.queue, record, None, delivery_count=count)
-                try:
-                    self._office.bury(message, self.id, self._account, LAPSED)
-                except Exception as error:  # noqa: BLE001  as in `_finish`
-                    self._report_unburied(message.offset, error)
-                    left.append(message.offset)
-        return left
+            self._settle_dead(sorted({message.offset for message in done}))
 
     def _give_back(self, messages: list[Message], reason: str) -> None:
         with self._turn:
@@ -481,49 +465,6 @@ class ClassicGroup(Shedding):
         for message in messages:
             message.settled = None
         self.ring()
-
-    @property
-    def _account(self) -> str:
-        """What is done once for a message, is done once for this; a group that was deleted or reset
-        does it all again."""
-        return f"{self.id}\0{self._uid}\0{self.state.resets}"
-
-    def _settle_dead(self, offsets: list[int]) -> None:
-        """Unless somebody has had the group begin again meanwhile."""
-        with self._turn:
-            pending = self.state.pending
-            dying = [o for o in offsets if o in pending and pending[o].state == DYING]
-            if dying:
-                self.commit({"t": "dead", "r": runs_of(sorted(dying))})
-            mark = self._journal.mark
-        self.wait_durable(mark)
-        hooks.count("dead", len(dying), self.queue, self.id)
-        if self.state.by_key:
-            self.ring()
-
-    def _finish(self, offset: int) -> bool:
-        """Bury a message that nobody holds. If that fails, it is tried again in a while; and it is
-        no reason to look again at once."""
-        with self._turn:
-            lease, found = self.state.pending.get(offset), self._feed.read_at([offset])
-        if lease is None:
-            return True
-        try:
-            if found and self._office.settings.dlq.enabled:
-                message = Message(
-                    self.queue, found[0], None, lease.attempt, delivery_count=lease.count
-                )
-                self._office.bury(message, self.id, self._account, lease.error)
-            self._settle_dead([offset])
-        except Exception as error:  # noqa: BLE001  whoever receives has nothing to do with it
-            self._report_unburied(offset, error)
-            return False
-        return True
-
-    def _report_unburied(self, offset: int, error: Exception) -> None:
-        extra = {"queue": self.queue, "group": self.id, "offset": offset}
-        text = "%s:%d cannot become a dead letter: %s"
-        logger.error(text, self.queue, offset, error, extra=extra)
 
     # --- looking ----------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from tailrace.queue.group_files import (
 )
 from tailrace.queue.group_state import State
 from tailrace.queue.journal import Deleted, Journal, Op, Unfit
-from tailrace.queue.snapshots import SHARDS, Snapshot, Snapshots
+from tailrace.queue.snapshots import Snapshot, Snapshots
 from tailrace.queue.turns import Turn
 
 __all__ = [
@@ -204,7 +204,8 @@ class Group(Generic[S]):
                 self._snapshot(is_other=True)
                 is_last = True
             if not is_last:
-                self._snapshot()  # the journal's replacement never came
+                # The journal's replacement never came.
+                self._snapshot(is_other=self._journal.is_damaged)
         else:
             self._found()
         self._is_stale = False
@@ -214,6 +215,8 @@ class Group(Generic[S]):
         if self.state.boot != boot:
             now = {"u": clock.boot_ms(), "w": clock.wall_ms()}
             self.commit({"t": "boot", "b": boot, **now})
+        for name in self._mine - self.state.members.keys():  # the line that said so was damaged
+            self._commit_join(name)
         self._check_state()
 
     def _check_state(self) -> None:
@@ -253,9 +256,8 @@ class Group(Generic[S]):
         raise Gone(f"the group {self.id!r} was deleted")
 
     def _restored(self, snapshot: Snapshot) -> S:
-        """Of a damaged part we know only which messages it may have been about: better twice than
-        never."""
-        state = snapshot.state
+        """What is left of a damaged one: see `Snapshot.fill`."""
+        self._journal.group = self._journal.group or snapshot.state.get("id", "")
         if snapshot.damaged:
             logger.error(
                 "%s: %s damaged; messages may be delivered again",
@@ -263,9 +265,8 @@ class Group(Generic[S]):
                 ", ".join(f"pel_{shard}.json" for shard in snapshot.damaged),
                 extra=self._extra,
             )
-            for offset in range(state["committed"], state["cursor"]):
-                if offset % SHARDS in snapshot.damaged:
-                    snapshot.entries.setdefault(offset, {"c": "", "n": 0})
+            snapshot.fill()
+            self._journal.is_damaged = True  # others may know what was there
         return self._load(snapshot)
 
     def _keep_aside(self) -> None:
@@ -386,17 +387,16 @@ class Group(Generic[S]):
         self.tidy()
         with self._turn:
             self._bury_members()
-            info = {
-                "pid": os.getpid(),
-                "host": os.uname().nodename,
-                "since": self.files.clock.wall_ms(),
-                "handle": self._handle,
-            }
             self._joined += 1
             name = f"{consumer}{UNIQUE}{self._handle}.{self._joined}"
-            self.commit({"t": "join", "c": name, "m": info})
+            self._commit_join(name)
             self._mine.add(name)
         return name
+
+    def _commit_join(self, consumer: str) -> None:
+        op = {"t": "join", "c": consumer, "m": self.files.member_info(self._handle)}
+        options = self.state.options  # the line that first told of them may be damaged
+        self.commit({**op, "o": options} if options else op)
 
     def leave(self, consumer: str) -> None:
         with self._turn:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tailrace.log.fs import FileSystem, remove_tree
 from tailrace.log.sidefiles import FOLDER, side_path
@@ -77,6 +77,11 @@ class GroupFiles(NamedTuple):
     make_room: Callable[[Exception], bool] = lambda _: False  # after an error; worth another try?
     create: bool = True  # else it is `Gone`, if it is not there
     note_dropped: Callable[[], object] = lambda: None  # somebody is to tidy; called by a collector
+
+    def member_info(self, handle: str) -> dict[str, Any]:
+        """What is told of a consumer of this process, who comes now."""
+        since = self.clock.wall_ms()
+        return {"pid": os.getpid(), "host": os.uname().nodename, "since": since, "handle": handle}
 
     def idle_ms(self, used_ms: int) -> int:
         """For how long nobody has used a group whose state has this for `used_ms`. If that tells

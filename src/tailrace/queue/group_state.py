@@ -14,6 +14,7 @@ class State(Protocol):
 
     boot: str
     members: dict[str, Any]
+    options: dict[str, Any]
     cursor: int
     used_ms: int
 

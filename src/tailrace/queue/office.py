@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from tailrace.queue.message import Message
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["Office"]
+__all__ = ["Letter", "Office"]
+
+
+class Letter(NamedTuple):
+    """A message that is to become a dead letter, and why."""
+
+    message: Message
+    reason: str
 
 
 class Office(Protocol):
-    """What a group asks of its queue."""
+    """What a group asks of its queue, without a turn: any of it may wait for others."""
 
     @property
     def settings(self) -> QueueSettings: ...
 
-    def prepare_burial(self) -> None:
-        """Have a queue for dead letters: to make one, nobody may have a turn, because who deletes
-        a queue waits for those who have one."""
-
-    def bury(self, message: Message, group_id: str, account: str, reason: str) -> None:
-        """Write a dead letter durably, once for each account."""
+    def bury(
+        self, settings: QueueSettings, letters: Sequence[Letter], group_id: str, account: str
+    ) -> dict[int, Exception]:
+        """Write dead letters durably, each once for each account; by offset, why some could not be
+        written. The queue for them is made if there is none."""
 
     def publish_once(self, message: Message, account: str, publish: Iterable[Any]) -> None:
         """Publish what comes of a message durably, once for each account."""

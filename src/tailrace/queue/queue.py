@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Literal
 
@@ -14,7 +14,9 @@ from tailrace.queue.group_files import GroupFiles
 from tailrace.queue.inputs import as_text, check_flag, check_limit
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
+from tailrace.queue.office import Letter
 from tailrace.queue.scanning import Selection
+from tailrace.queue.settings import QueueSettings
 from tailrace.queue.stream import StreamGroup
 from tailrace.units import parse_duration
 
@@ -90,7 +92,7 @@ class Queue(LogQueue):
 
     def peek(self, group: str, limit: int = 1, *, filter: str = "") -> list[Message]:
         """What a group would get next, without claiming it; also one that does not exist."""
-        check_limit(limit)
+        limit = check_limit(limit)
         group_id, pattern = group_id_of(group, filter)
         self._bring_due()
         if group_id in self.group_ids():
@@ -111,11 +113,10 @@ class Queue(LogQueue):
 
     # --- what a group asks for --------------------------------------------------------------
 
-    def prepare_burial(self) -> None:
-        self._store.prepare_burial(self.settings)
-
-    def bury(self, message: Message, group_id: str, account: str, reason: str) -> None:
-        self._store.bury(self.settings, message, group_id, account, reason)
+    def bury(
+        self, settings: QueueSettings, letters: Sequence[Letter], group_id: str, account: str
+    ) -> dict[int, Exception]:
+        return self._store.bury(settings, letters, group_id, account)
 
     def publish_once(self, message: Message, account: str, publish: Iterable[Any]) -> None:
         self._store.publish_once(self.settings, message, account, publish)

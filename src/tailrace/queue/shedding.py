@@ -2,66 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import islice, takewhile
 
 from tailrace import hooks
-from tailrace.kernel import Record
-from tailrace.queue.feed import Feed
-from tailrace.queue.group import Group
-from tailrace.queue.handles import QueueLog
+from tailrace.queue.burying import LAPSED, Burying, Shed
 from tailrace.queue.journal import Op
-from tailrace.queue.lease import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Lease
-from tailrace.queue.ledger import Ledger
+from tailrace.queue.lease import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING
 from tailrace.queue.outlook import Outlook
 from tailrace.queue.runs import runs_of
-from tailrace.queue.scanning import SCAN_MOST, Scan, Selection, first_of_keys
+from tailrace.queue.scanning import SCAN_MOST, Scan, first_of_keys
 
-__all__ = ["LAPSED", "Shedding", "drop_below"]
-
-LAPSED = "expired"  # why there is a dead letter of a message whose time was over
-_BURIAL_MS = 30_000  # how long somebody may take to write a dead letter before another tries
+__all__ = ["Shedding", "drop_below"]
 
 
-class Shedding(Group[Ledger]):
+class Shedding(Burying):
     """A group of a classic queue, as far as it is about room."""
 
-    _log: QueueLog
-    _feed: Feed
-    _selection: Selection
     _outlook: Outlook | None = None  # once the queue was full
 
-    def _bury_lapsed(self, records: list[Record]) -> list[int]:
-        """With the turn: write dead letters of messages that have expired, if they are wanted; the
-        offsets of those of which that was not possible."""
-        raise NotImplementedError
-
-    def _is_spent(self, lease: Lease) -> bool:
-        """Is it a dead letter, or about to become one?"""
-        raise NotImplementedError
-
     # --- what nobody will ever get ----------------------------------------------------------
-
-    def _dying(self, offsets: list[int], reason: str) -> Op:
-        """They go to the dead letters; if that is not done in time, somebody else sees to it."""
-        until = self.state.tick(self.files.clock.boot_ms() + _BURIAL_MS)
-        return {"t": "dying", "r": runs_of(offsets), "u": until, "e": reason}
-
-    def _gone(self, offsets: Iterable[int], records: Iterable[Record]) -> list[Op]:
-        """With the turn: these are not pending any more, of which there are still these records;
-        but for those that have expired, and whose dead letters cannot be written yet."""
-        left = self._bury_lapsed(list(filter(self._selection.has_lapsed, records)))
-        gone = sorted(set(offsets).difference(left))
-        ops: list[Op] = [{"t": "gone", "r": runs_of(gone), "lost": 0}] if gone else []
-        return [*ops, self._dying(sorted(left), LAPSED)] if left else ops
 
     def pass_by(self, end: int) -> int:
         """Settle what the group will never get: what does not concern it, or has expired, and
         nobody has. How many messages fewer are not settled then, of a log that ends there. What was
-        looked at once is not read again, so to ask again and again costs little."""
+        looked at once is not read again, so to ask again and again costs little. Without a lock of
+        the queue: there may be dead letters to write."""
         passed, more = 0, True
         while more:
+            shed: Shed = self._office.settings, []
             with self._turn:
                 outlook, epoch = self._outlook, self.state.epoch
                 self._outlook = None  # if this fails, it begins anew
@@ -69,44 +39,49 @@ class Shedding(Group[Ledger]):
                     outlook = Outlook(self.state.committed, self._selection.until_ms, epoch)
                 more = outlook.look(self._log, end, SCAN_MOST)
                 before = self._count_unsettled(end)
-                self._pass(outlook, outlook.take_over(self.files.clock.wall_ms(), end))
+                self._pass(outlook, outlook.take_over(self.files.clock.wall_ms(), end), shed)
                 passed += before - self._count_unsettled(end)
                 outlook.tidy(lambda o: o >= self.state.cursor or o in self.state.pending)
                 self._outlook = outlook
+            settings, letters = shed
+            if letters:
+                passed += self._bury_all(letters, settings)
         if passed:
             self.ring()
         return passed
 
-    def _pass(self, outlook: Outlook, over: dict[int, float]) -> None:
+    def _pass(self, outlook: Outlook, over: dict[int, float], shed: Shed) -> None:
         """With the turn: of these messages, by offset, the time is over; and of what is deleted, as
         a power cut may have it."""
         state, now_ms, start = self.state, self.files.clock.boot_ms(), self._log.start_offset
+        max_retries = shed[0].retry.max_retries
         ops: list[Op] = []
         gone: list[int] = []
         deleted = takewhile(lambda offset: offset < start, state.pending)
         for offset in sorted({*deleted, *(over.keys() & state.pending.keys())}):
             lease = state.pending[offset]
             is_free = lease.state in (FREE, WAITING, PARKED) or state.is_due(lease, now_ms)
-            if is_free and not self._is_spent(lease):
+            if is_free and not lease.is_spent(max_retries):
                 gone.append(offset)
             elif offset in over:  # somebody has it, and may be done with it in time
                 outlook.keep(offset, over[offset])
         if gone:
-            ops += self._gone(gone, self._feed.read_at(gone))
+            ops += self._gone(gone, self._feed.read_at(gone), shed)
         last = max(over, default=-1)
         if last >= state.cursor:
-            ops += self._look_past(last, over)
+            ops += self._look_past(last, over, shed)
         if ops:
             self.commit(*ops)
 
-    def _look_past(self, last: int, over: dict[int, float]) -> list[Op]:
+    def _look_past(self, last: int, over: dict[int, float], shed: Shed) -> list[Op]:
         """What lies between the cursor and one that is passed is looked at: it is pending from then
         on, and free."""
         state, has_lapsed = self.state, self._selection.has_lapsed
         scan, free, left = Scan(last + 1), list[int](), list[int]()
         records = self._log.read(self._next, last + 1)
         while portion := list(islice(records, SCAN_MOST)):
-            left += self._bury_lapsed([r for r in portion if r.offset in over and has_lapsed(r)])
+            lapsed = [r for r in portion if r.offset in over and has_lapsed(r)]
+            left += self._note_lapsed(lapsed, shed)
             kept = [record for record in portion if record.offset not in over]
             if state.by_key:
                 kept = first_of_keys(state, kept, scan)

@@ -23,6 +23,7 @@ from tailrace.queue.dropped import Dropping, dropping
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.outlook import Outlook, lifetime_ms
 from tailrace.queue.publishing import Publishing
+from tailrace.queue.queue_lock import QueueLock
 from tailrace.queue.scanning import SCAN_MOST
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.shedding import drop_below
@@ -43,7 +44,8 @@ class Roomy(Publishing):
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
-        self._lock = threading.RLock()
+        self._lock = QueueLock(self._let_go)
+        self._passing = threading.Lock()  # one at a time: the others find room then
         self._depth = Depth(
             self._count_unsettled, self._pass_by, self._drop_oldest, lambda: self.settings
         )
@@ -51,6 +53,10 @@ class Roomy(Publishing):
         self._outlook: Outlook | None = None
         self._lapsed: set[int] = set()
         super().__init__(name)
+
+    def _let_go(self) -> None:
+        """The lock was given back: if the queue was deleted, nothing stays open."""
+        raise NotImplementedError
 
     def group_ids(self) -> list[str]:
         raise NotImplementedError
@@ -61,8 +67,9 @@ class Roomy(Publishing):
     def _ask_group(
         self, group_id: str, ask: Callable[[Any], T]
     ) -> tuple[ClassicGroup | StreamGroup, T] | None:
-        """With the lock: a group that there was a moment ago, and what it answers. `None` if it is
-        gone; one that was made anew since is asked instead, in whichever process that was."""
+        """A group that there was a moment ago, and what it answers. `None` if it is gone; one that
+        was made anew since, or rests, is asked anew, in whichever process that was. Who asks
+        several things has the lock, so that it does not rest meanwhile."""
         while (group := self.find_group(group_id)) is not None:
             try:
                 return group, ask(group)
@@ -100,13 +107,15 @@ class Roomy(Publishing):
             )
 
     def _pass_by(self) -> int:
-        """No longer count what nobody will ever get; how many messages that are."""
+        """No longer count what nobody will ever get; how many messages that are. Without the lock,
+        since dead letters may have to be written."""
         log = self.log
         end = log.end_offset
-        with self._lock:
+        with self._passing:
             passed = self._ask_classic(lambda group: group.pass_by(end))
-            if passed:
-                return sum(passed.values())
+        if passed:
+            return sum(passed.values())
+        with self._lock:
             if self._outlook is None:
                 self._outlook = Outlook(log.start_offset, lifetime_ms)
             while self._outlook.look(log, end, SCAN_MOST):
@@ -195,15 +204,19 @@ class Roomy(Publishing):
     def drop_segment(self) -> bool:
         """Delete the oldest segment, settled or not, if nobody has a message of it, and it is not
         the only one; false if it has to stay."""
+        log = self.log
+        end = log.end_of_first_segment()
+        if end is None:
+            return False
+        with self._passing:  # what is passed by is not dropped, and does not count as such
+            self._ask_classic(methodcaller("pass_by", end))
         with self._lock:
-            log = self.log
             end = log.end_of_first_segment()
             start = start_now(log)
             floor = retaining.archived_floor(self._store.look, self.settings, start)
             if end is None or (floor is not None and end > floor):
                 return False
-            # What is passed by is not dropped, and does not count as such.
-            groups = list(self._ask_classic(lambda group: group.pass_by(end)))
+            groups = list(self._ask_classic(methodcaller("progress")))
             dropped = drop_below(groups, end)
             if dropped is None:
                 return False

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from tailrace.errors import Closed, ConfigError, InvalidName
+from tailrace.errors import Closed, ConfigError, Full, InvalidName, NotWritten
+from tailrace.log.commit import Receipt
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
 from tailrace.log.ground import refuse_network
 from tailrace.log.retention import VacuumReport
@@ -29,13 +30,14 @@ from tailrace.queue.ephemeral import Attendance, Sweeper
 from tailrace.queue.handles import Handles, QueueLog, most_files, opening
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.looking import Look
-from tailrace.queue.message import Message
+from tailrace.queue.names import refuse_reserved
+from tailrace.queue.office import Letter
 from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.pump import Pump, deliver_due
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.redriving import Redriving
 from tailrace.queue.registry import Queues, Registry
-from tailrace.queue.reserve import Reserve
+from tailrace.queue.reserve import Reserve, is_full
 from tailrace.queue.settings import OPTIONS, QueueSettings, describe_unknown
 
 if TYPE_CHECKING:
@@ -185,7 +187,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         kept: list[str] = []
 
         def edit(queues: dict[str, QueueSettings]) -> None:
-            made = []
+            made, before = [], dict(queues)
             for name, kind, options in wanted:
                 if name in queues:
                     was_ephemeral = queues[name].ephemeral
@@ -193,10 +195,13 @@ class Store(BackedUp, PublishingByTopic, Redriving):
                     if was_ephemeral and not queues[name].ephemeral:
                         kept.append(name)
                 else:
+                    if not options.get("reserved"):
+                        refuse_reserved(name)
                     queues[name] = QueueSettings.create(
                         name, kind, defaults=self._defaults, **options
                     )
                     made.append(name)
+            dead_letters.check_routes(queues, before, [name for name, _, _ in wanted])
             for name in made:
                 deletion.clear(self.fs, self.layout, name)
 
@@ -257,7 +262,9 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         def edit(queues: dict[str, QueueSettings]) -> None:
             if name not in queues:
                 raise InvalidName(f"there is no queue {name!r} in {self.path}")
-            queues[name] = queues[name].changed(**options)
+            before = queues[name]
+            queues[name] = before.changed(**options)
+            dead_letters.check_routes(queues, {name: before}, [name])
 
         self._expect_to_sweep(self._change(edit)[name])
 
@@ -353,7 +360,9 @@ class Store(BackedUp, PublishingByTopic, Redriving):
 
         def edit(queues: dict[str, QueueSettings]) -> None:
             if name not in queues:
+                refuse_reserved(name)
                 queues[name] = QueueSettings.imply(name, pattern, self._defaults)
+                dead_letters.check_routes(queues, {}, [name])
                 deletion.clear(self.fs, self.layout, name)
 
         with opening(f"an ephemeral queue {name!r}"):
@@ -373,6 +382,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         """A consumer of a queue by its name. If there is none yet, an ephemeral one is made, bound
         to `$queue/<name>/#`, which gets what is published from then on."""
         self.check_open()
+        _check_fits(name, self.registry.current().get(name), options)
         settings = self._implied_queue(name, default_binding(name))
         return self._handle(settings).consumer(group, **options)
 
@@ -385,24 +395,33 @@ class Store(BackedUp, PublishingByTopic, Redriving):
     # --- dead letters -----------------------------------------------------------------------
 
     def bury(
-        self,
-        settings: QueueSettings,
-        message: Message,
-        group_id: str,
-        account: str,
-        reason: str,
-    ) -> None:
-        """Write a dead letter, durably, and once."""
+        self, settings: QueueSettings, letters: Sequence[Letter], group_id: str, account: str
+    ) -> dict[int, Exception]:
+        """Write dead letters, durably, and each once; by offset, why some could not be written.
+        Nobody has a turn or a queue's lock here: a queue may be made, and the disk waited for."""
         place = dead_letters.place_of(settings)
         queue, now_ms = self._dead_letter_queue(place), self.clock.wall_ms()
-        record = dead_letters.dead_letter(message, place.topic, group_id, reason, now_ms)
-        producer = dead_letters.step_id("dlq", settings.incarnation, account, message.offset)
-        self._append_instead(queue, record, producer, settings)
-
-    def prepare_burial(self, settings: QueueSettings) -> None:
-        """Have the queue for the dead letters of another."""
-        if settings.dlq.enabled:
-            self._dead_letter_queue(dead_letters.place_of(settings))
+        receipts: dict[int, Receipt] = {}
+        failed: dict[int, Exception] = {}
+        for message, reason in letters:
+            offset = message.offset
+            producer = dead_letters.step_id("dlq", settings.incarnation, account, offset)
+            try:
+                record = dead_letters.dead_letter(message, place.topic, group_id, reason, now_ms)
+                receipts[offset] = queue.append_accepted(record, producer)
+            except Exception as error:  # noqa: BLE001  the others have nothing to do with it
+                failed[offset] = error
+                if is_full(error):
+                    failed |= {m.offset: error for m, _ in letters if m.offset not in receipts}
+                    break
+        for offset, receipt in receipts.items():
+            try:
+                receipt.wait()
+            except Exception as error:  # noqa: BLE001
+                failed[offset] = error
+        if len(failed) < len(letters):
+            self._make_as_durable(queue, settings)
+        return failed
 
     def prepare_letters(self, name: str) -> None:
         """Have a queue of this name for dead letters."""
@@ -419,7 +438,14 @@ class Store(BackedUp, PublishingByTopic, Redriving):
                 "retry": {"max_retries": "unlimited"},
                 "limits": {"max_message_size": 0, "message_ttl": 0, "max_depth": 0},
             }
-            settings = self._create(name, "classic", options)
+            try:
+                settings = self._create(name, "classic", options)
+            except OSError as error:
+                kind = Full if is_full(error) else NotWritten
+                path = self.registry.path
+                raise kind(
+                    f"the queue {name!r} for dead letters cannot be made in {path}: {error}"
+                ) from error
         found = self._handle(settings)
         if not isinstance(found, Queue):
             raise ConfigError(f"dlq.topic: {name} is a stream; dead letters need a classic queue")
@@ -509,3 +535,19 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
+
+
+_OF_STREAMS = {"start", "timestamp", "auto_commit", "auto_commit_interval"}
+_OF_QUEUES = {"prefetch", "visibility_timeout", "key_order"}
+
+
+def _check_fits(name: str, settings: QueueSettings | None, options: dict[str, Any]) -> None:
+    """Are these options of a consumer of what the name stands for?"""
+    is_stream = settings is not None and settings.type == "stream"
+    for option in sorted(options.keys() & (_OF_QUEUES if is_stream else _OF_STREAMS)):
+        kind, there = "stream", "a classic queue"
+        if is_stream:
+            kind, there = "classic queue", "a stream"
+        elif settings is None:
+            there = "no queue yet, and would become a classic one: make a stream of it before"
+        raise TypeError(f"{option}= is for a consumer of a {kind}, and {name!r} is {there}")
