@@ -190,7 +190,7 @@ class LogQueue(Roomy):
     def _with_files(self, do: Callable[[], T]) -> T:
         """Do what opens files. Others rest for it, if need be, unless somebody could be waiting for
         our lock: then it is for whoever has taken that."""
-        if self._lock._is_owned():  # type: ignore[attr-defined]
+        if self._lock.is_ours:
             return do()
         return self._store.handles.open(self, do)
 
