@@ -170,15 +170,15 @@ def test_nobody_asks_for_settings_in_a_turn(
         queue.consumer("f", filter="a/#"),
         queue.consumer("k", key_order=True),
     ]
-    settings, asked = LogQueue.settings, 0
+    read: Callable[[LogQueue], Any] = vars(LogQueue)["settings"].fget
+    asked = 0
 
     def ask(self: Queue) -> Any:
         nonlocal asked
         asked += 1
-        assert settings.fget is not None
         for group in self._groups.values():
             assert not group._mutex._is_owned()  # type: ignore[attr-defined]
-        return settings.fget(self)
+        return read(self)
 
     monkeypatch.setattr(LogQueue, "settings", property(ask))
     for number in range(12):
