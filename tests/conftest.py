@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,30 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("java") and not has_java():
         pytest.skip("java is missing, which Spark runs on (Debian: openjdk-17-jre-headless)")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Of what has a `sample`, those cases stay whose places in their lists add up to a multiple:
+    so what stays has most values of each list, and not one with all values of the others."""
+    marker = item.get_closest_marker("sample")
+    if marker is not None:
+        assert isinstance(item, pytest.Function), "a sample is of cases"
+        places = [_place(item, *each) for each in item.callspec.params.items()]
+        if sum(places) % marker.args[0]:
+            item.add_marker(pytest.mark.long)
+
+
+_lists: defaultdict[tuple[object, str], list[object]] = defaultdict(list)
+
+
+def _place(item: pytest.Function, name: str, value: object) -> int:
+    """Which of the values so far it is."""
+    values = _lists[item.parent, item.originalname + name]
+    for place, each in enumerate(values):
+        if each is value:
+            return place
+    values.append(value)
+    return len(values) - 1
 
 
 def pytest_report_header() -> str:

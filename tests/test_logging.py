@@ -13,7 +13,7 @@ import pytest
 
 import tailrace
 from tailrace.jsonlog import JsonFormatter
-from tests.queue.support import numbers, on_machine, one
+from tests.queue.support import numbers, on_machine, one, send_letters
 
 
 def line_of(formatter: logging.Formatter, **attributes: Any) -> dict[str, Any]:
@@ -138,8 +138,9 @@ def test_a_damaged_journal(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> 
 
 
 def test_a_dead_letter_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
-    with on_machine(dlq={"topic": "letters"}) as (machine, store, queue):
+    with on_machine() as (machine, store, queue):
         store.stream("letters")  # which takes none
+        send_letters(store, "q", "letters")
         queue.publish(b"x")
         with queue.consumer("w") as consumer:
             for _ in range(3):

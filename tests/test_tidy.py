@@ -9,6 +9,7 @@ import ast
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ def markdown_files() -> Iterator[Path]:
     return (path for path in project_files() if path.suffix == ".md")
 
 
+@cache
 def read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="surrogateescape")
 
@@ -53,13 +55,19 @@ def read(path: Path) -> str:
 def numbered(paths: Iterable[Path]) -> Iterator[tuple[str, Path, str]]:
     """Each line with its place: `file:line`, the file, the text."""
     for path in paths:
+        name = relative(path)
         for number, line in enumerate(read(path).splitlines(), 1):
-            yield f"{relative(path)}:{number}", path, line
+            yield f"{name}:{number}", path, line
 
 
 def parsed(paths: Iterable[Path]) -> Iterator[tuple[str, ast.Module]]:
     for path in paths:
-        yield relative(path), ast.parse(read(path), str(path))
+        yield relative(path), tree_of(path)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(read(path), str(path))
 
 
 def long_lines() -> Iterator[Finding]:

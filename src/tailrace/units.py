@@ -1,7 +1,8 @@
 """Durations and sizes as people write them: `"30s"`, `"5m"`, `"7d"`, `"64MiB"`.
 
 A bare number is seconds or bytes. Durations become whole milliseconds, which is the resolution of
-every timestamp on disk.
+every timestamp on disk. One above 0 is at least a millisecond: 0 often has a meaning of its own,
+such as "never", and what is left of a short time must not turn into that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 
 from tailrace.errors import ConfigError
 
-__all__ = ["format_size", "parse_duration", "parse_size"]
+__all__ = ["format_size", "parse_duration", "parse_size", "write_duration", "write_size"]
 
 _MILLISECONDS = {
     "ms": 1,
@@ -37,14 +38,15 @@ def parse_duration(value: str | float, key: str) -> int:
     if not isinstance(value, str):
         if not 0 <= value < 2**50:
             raise ConfigError(f"{key}: a duration cannot be {value!r} seconds")
-        return round(value * 1000)
+        return round(value * 1000) or int(value > 0)
     text = value.strip().lower()
     if re.fullmatch(_NUMBER, text):
         text += "s"
     parts = _DURATION_PART.findall(text)
     if not parts or _DURATION_PART.sub("", text).strip():
         raise ConfigError(f"{key}: {value!r} is not a duration; write it as 250ms, 30s, 5m or 7d")
-    return sum(_scale(number, _MILLISECONDS[unit]) for number, unit in parts)
+    total = sum(_scale(number, _MILLISECONDS[unit]) for number, unit in parts)
+    return total or int(any(number.strip("0.") for number, _ in parts))
 
 
 def parse_size(value: str | int, key: str) -> int:
@@ -66,6 +68,23 @@ def _scale(number: str, unit: int) -> int:
     whole, _, fraction = number.partition(".")
     scaled: int = int(fraction or "0") * unit // 10 ** len(fraction)
     return int(whole) * unit + scaled
+
+
+def write_duration(milliseconds: int) -> str | int:
+    """As people write it, in one unit; 0 is 0."""
+    return _write(milliseconds, ("d", "h", "m", "s", "ms"), _MILLISECONDS)
+
+
+def write_size(size: int) -> str | int:
+    """As people write it, and exactly: bytes where no unit fits."""
+    return _write(size, ("GiB", "MiB", "KiB"), _BYTES)
+
+
+def _write(number: int, units: tuple[str, ...], sizes: dict[str, int]) -> str | int:
+    for unit in units:
+        if number and number % sizes[unit.lower()] == 0:
+            return f"{number // sizes[unit.lower()]}{unit}"
+    return number
 
 
 def format_size(size: int) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from click.testing import CliRunner, Result
 
 from tailrace import Log, Record
 from tailrace.cli import main
+from tests.cli.forking import Server
+
+SERVER = Server()
 
 T0 = 1_700_000_000_000
 
@@ -31,17 +34,39 @@ def run() -> Run:
     return run_it
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _server() -> Iterator[None]:
+    yield
+    SERVER.close()
+
+
 def tailrace(
     *arguments: object, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own."""
-    return subprocess.run(
-        command(*arguments),
-        env={**os.environ, **(env or {})},
+    return _run(arguments, b"", folder=Path.cwd(), environment={**os.environ, **(env or {})})
+
+
+def _run(
+    arguments: tuple[object, ...], given: bytes, *, folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    words = list(map(str, arguments))
+    if SERVER.can_run(given, environment):
+        code, out, err = SERVER.run(
+            words, given, folder=folder, environment=environment, timeout=60
+        )
+        return subprocess.CompletedProcess(words, code, out.decode(), err.decode())
+    done = subprocess.run(
+        command(*words),
+        cwd=folder,
+        env=environment,
+        input=given,
         capture_output=True,
-        text=True,
         timeout=60,
         check=False,
+    )
+    return subprocess.CompletedProcess(
+        words, done.returncode, done.stdout.decode(), done.stderr.decode()
     )
 
 
@@ -97,18 +122,9 @@ class Shell:
     def __call__(
         self, *arguments: object, stdin: str | bytes | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        given = stdin.encode() if isinstance(stdin, str) else stdin
-        done = subprocess.run(
-            command(*arguments),
-            cwd=self.folder,
-            env={**self.environment, **environment},
-            input=b"" if given is None else given,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        out, err = done.stdout.decode(), done.stderr.decode()
-        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+        given = stdin.encode() if isinstance(stdin, str) else stdin or b""
+        environment = {**self.environment, **environment}
+        return _run(arguments, given, folder=self.folder, environment=environment)
 
     def ok(self, *arguments: object, stdin: str | bytes | None = None) -> str:
         """What a command writes that succeeds."""

@@ -223,6 +223,37 @@ def on_a_terminal(*arguments: object) -> tuple[int, bytes]:
     return process.wait(30), shown
 
 
+def without(streams: str, *arguments: object) -> tuple[int, str]:
+    """Run a command with these standard streams closed; what it says elsewhere."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {streams}', "sh", *command(*arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["stats", "publish", "--help", "--version", "no-such-command"])
+def test_no_standard_output(name: str) -> None:
+    said = "tailrace: standard output is closed; use >/dev/null\n"
+    assert without(">&-", name) == (2, said)
+    assert without("<&- >&-", name) == (2, said)
+    assert without(">&- 2>&-", name) == (2, "")
+
+
+def test_no_other_standard_streams(tmp_path: Path) -> None:
+    """What is opened next does not take their place."""
+    store = ("--store", tmp_path / "data")
+    assert without("<&- 2>&-", "create", "q", *store)[0] == 0
+    assert without("<&-", "publish", "q", *store) == (0, "published 0 messages to q\n")
+    assert without("<&- 2>&-", "publish", "q", "x", *store)[0] == 0
+    assert without("<&-", "delete", "q", *store)[0] == 2
+    assert without("2>&-", "publish", "none", "x", *store) == (2, "")
+    assert without("<&-", "read", "q", "--json", *store)[1].count('"value": "x"') == 1
+
+
 @pytest.mark.parametrize("name", ["verify", "recover"])
 def test_a_progress_bar_for_those_who_watch(name: str, log: Path) -> None:
     code, shown = on_a_terminal(name, log)

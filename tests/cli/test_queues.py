@@ -23,6 +23,7 @@ LOOKING = [
     ("peek", "q"),
     ("peek", "q", "g"),
     ("dead", "q"),
+    ("delayed", "q"),
     ("read", "q"),
 ]
 CHANGING = [

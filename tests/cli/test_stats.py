@@ -9,9 +9,11 @@ import signal
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
 import tailrace
+from tailrace.cli.output import table_lines
 from tests.cli.conftest import Shell, command
 
 
@@ -159,3 +161,26 @@ def test_a_queue_that_goes_while_it_is_watched(filled: Shell) -> None:
             store.delete("events")
         assert process.wait(30) == 2
         assert "there is no queue 'events'" in process.stderr.read()
+
+
+@pytest.mark.parametrize("columns", [30, 60, 79, 120])
+def test_a_number_stays_whole_in_a_narrow_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"COLUMNS": str(columns), "TERM": "xterm", "FORCE_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    titles = ("queue", "group", "ready", "leased", "waiting", "lag", "oldest", "delayed", "size")
+    name = "a-long-name-of-a-queue"
+    rows = [
+        (name, "workers", "~148,000", 3, 0, 1_148_000, "3 d 4 h", 123_456, "1.5 MiB"),
+        ("", "others", 20_000, 0, 0, 9, "", "", ""),
+    ]
+    found = table_lines(titles, rows)
+    whole = ("~148,000", "1,148,000", "3 d 4 h", "123,456", "1.5 MiB", "20,000", "workers")
+    for text in whole:
+        assert any(text in line for line in found), text
+    assert all(len(click.unstyle(line)) <= columns for line in found)
+    if columns == 120:
+        assert len(found) == 3
+    else:
+        assert found[0].startswith(f"queue: {name}")

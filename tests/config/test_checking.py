@@ -44,8 +44,13 @@ MESSAGES = [
     ("pipelines: [{name: p, from: a, to: b}]", "1: pipelines[0].sql: it is missing"),
     (
         "listeners: {mqtt: 1883}",
-        "1: listeners.mqtt: expected an address such as '127.0.0.1:1883', got 1883",
+        (
+            "1: listeners.mqtt: expected an address such as '127.0.0.1:1883', with a port up to "
+            "65535, got 1883"
+        ),
     ),
+    ('listeners: {mqtt: "1.2.3.4:99999"}', "1: listeners.mqtt: expected an address"),
+    ('listeners: {mqtt: "[::1]:65536"}', "1: listeners.mqtt: expected an address"),
     ("listeners: {mqtt: here}", "1: listeners.mqtt: expected an address"),
     ("listeners: {'M Q': 'a:1'}", "1: listeners.'M Q': a name here is made of"),
     ("listeners: [a]", "1: listeners: expected a mapping, got a list"),
@@ -65,9 +70,9 @@ MESSAGES = [
         "1: queues[0].type: 'stack' is not one of classic, stream",
     ),
     ('queues: [{name: "a\\tb"}]', "1: queues[0].name: the name of a queue"),
-    ("queues: [{name: a+b}]", "1: queues[0]: topics: 'a+b' cannot be a level of a filter"),
-    ("queues: [{name: a, dlq: {topic: a}}]", "1: queues[0]: dlq.topic: 'a' leads back to a"),
-    ("queues: [{name: a, ephemeral: true, flush: sync}]", "1: queues[0]: flush: a is ephemeral"),
+    ("queues: [{name: a+b}]", "1: queues[0].topics: 'a+b' cannot be a level of a filter"),
+    ("queues: [{name: a, dlq: {topic: a}}]", "1: queues[0].dlq.topic: 'a' leads back to a"),
+    ("queues: [{name: a, ephemeral: true, flush: sync}]", "1: queues[0].flush: a is ephemeral"),
     (
         "queues: [{name: a, segment_bytes: 8GiB}]",
         "1: queues[0].segment_bytes: 8589934592 is outside",
@@ -88,6 +93,32 @@ MESSAGES = [
     ),
     ("storage: {disk: {delete_when: noon}}", "1: storage.disk.delete_when: expected 'always', "),
     # one key and another
+    (
+        "queues:\n- name: a\n  limits: {max_message_size: 50MiB}",
+        (
+            "3: queues[0].limits.max_message_size: 52,428,800 bytes are more than a batch can "
+            "hold, and a message is in one: max_batch_bytes is 16,777,216"
+        ),
+    ),
+    (
+        "storage: {max_batch_bytes: 1MiB}\nqueues: [{name: a, limits: {max_message_size: 2MiB}}]",
+        "2: queues[0].limits.max_message_size: 2,097,152 bytes are more than a batch can hold",
+    ),
+    (
+        "queues:\n- name: s\n  type: stream\n- name: a\n  dlq:\n    topic: $queue/s/dead",
+        "6: queues[1].dlq.topic: s is a stream; dead letters need a classic queue",
+    ),
+    (
+        "queues:\n- name: a\n- {name: $dlq/a, type: stream}",
+        "2: queues[0].dlq.topic: $dlq/a is a stream; dead letters need a classic queue",
+    ),
+    (
+        (
+            "queues:\n- {name: a, dlq: {topic: b}}\n- {name: b, dlq: {topic: c}}\n"
+            "- {name: c, dlq: {topic: a}}"
+        ),
+        "2: queues[0].dlq.topic: dead letters would go round in a circle, from a to b to c to a,",
+    ),
     (
         "storage:\n  path: a\n  badger_dir: b",
         "3: storage.badger_dir: it is another folder than storage.path",
@@ -110,7 +141,12 @@ def test_message(text: str, said: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "# nothing", "---", "{}", "queues:", "queues: []", "storage:\n  disk:\n", "x-mine: [1]",
+    ['listeners: {mqtt: ":0", ws: "h:65535"}',
+     "queues: [{name: a, max_batch_bytes: 64MiB, limits: {max_message_size: 50MiB}}]",
+     "queues: [{name: a, max_batch_bytes: 1MiB}]",  # which the usual limit may be above
+     "queues: [{name: a, dlq: {topic: b}}, {name: b, dlq: {topic: a, enabled: false}}]",
+     "queues: [{name: a, dlq: {topic: b, enabled: false}}, {name: b, type: stream}]",
+     "", "# nothing", "---", "{}", "queues:", "queues: []", "storage:\n  disk:\n", "x-mine: [1]",
      "cluster:", "cluster: {enabled: false, raft: {enabled: true}}", "listeners: {mqtt: }",
      "queues: [{name: a, limits: , topics: }]", EVERYTHING,
      "storage: {path: a, badger_dir: a}", "queues: [{name: a+b, topics: [x]}]",
@@ -139,6 +175,19 @@ def test_every_problem_is_listed_in_the_order_of_lines(tmp_path: Path) -> None:
         ["12", "queues[0].flush"],
         ["13", "queues[1].name"],
         ["13", "queues[1].limits.on_full"],
+    ]
+
+
+def test_a_wrong_option_hides_no_contradiction(tmp_path: Path) -> None:
+    text = (
+        "queues:\n- name: a\n  type: stack\n  dlq: {topic: a}\n"
+        "- name: b\n  visibility_timeout: soon\n  max_batch_bytes: 64MiB\n"
+        "  limits: {max_message_size: 50MiB}\n  dlq: {topic: x}\n"
+    )
+    assert [each.split(": ")[:2] for each in problems(tmp_path, text)] == [
+        ["3", "queues[0].type"],
+        ["4", "queues[0].dlq.topic"],
+        ["6", "queues[1].visibility_timeout"],
     ]
 
 

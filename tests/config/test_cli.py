@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tailrace import ConfigError
 from tailrace import open as open_store
 from tailrace.queue.settings import LOG_OPTIONS
 from tests.cli.conftest import Run, lines, run, tailrace
@@ -100,6 +101,87 @@ def test_a_file_that_is_passed_over_is_named(
     monkeypatch.setenv("TAILRACE_STORE", "there/data")
     both = "there/tailrace.yaml is for the store in there/more; "
     assert run("config", "check").stderr.endswith(f" in there/data or beside it; {both}{said}")
+
+
+def test_check_against_the_store(here: Path, run: Run) -> None:
+    with open_store("data") as store:
+        store.stream("events")
+        store.queue("a", dlq={"topic": "letters"})
+        store.queue("old", flush="async")
+    write(
+        here,
+        "queues:\n"
+        "  - name: old\n"
+        "    flush: sync\n"
+        "  - name: events\n"
+        "  - name: letters\n"
+        "    type: stream\n"
+        "  - name: b\n"
+        "    dlq: {topic: events}\n"
+        "  - name: mqtt\n",
+    )
+    result = run("config", "check")
+    assert result.exit_code == 1
+    said = [line.removeprefix("tailrace.yaml:") for line in result.stdout.splitlines()]
+    expected = [
+        "3: queues[0].flush: old is async, and cannot become sync; ",
+        "4: queues[1].type: events is a stream, and cannot become a classic queue; ",
+        "6: queues[2].type: the dead letters of a go to letters, and they need a classic queue; ",
+        "8: queues[3].dlq.topic: events is a stream; dead letters need a classic queue",
+        "9: queues[4].name: the name of a queue, 'mqtt', is reserved for the broker, ",
+    ]
+    assert len(said) == len(expected)
+    for line, begin in zip(said, expected, strict=True):
+        assert line.startswith(begin)
+    found = lines(run("config", "check", "--json"))
+    assert [each.get("key") for each in found][1:3] == ["queues[1].type", "queues[2].type"]
+    assert found[-1] == {"type": "report", "file": "tailrace.yaml", "problems": 5}
+    with pytest.raises(ConfigError, match=r"tailrace\.yaml:3: queues\[0\]\.flush: old is async"):
+        open_store("data", config=here / "tailrace.yaml")
+    with open_store("data") as store:  # where they are, they can be declared
+        store.queue("mqtt", reserved=True)
+    write(here, "queues: [{name: mqtt}, {name: events, type: stream}]\n")
+    assert run("config", "check").stdout == "tailrace.yaml: no problem; 2 queues\n"
+    open_store("data", config=here / "tailrace.yaml").close()
+
+
+def test_what_nobody_asked_for_can_be_declared(here: Path, run: Run) -> None:
+    """It is ephemeral until then, and durable from then on."""
+    path = write(here, "queues: [{name: a, flush: sync}]\n")
+    with open_store("data") as store:
+        store.consumer("a", "g").close()
+        result = run("config", "check")
+        assert (result.exit_code, result.stdout) == (0, "tailrace.yaml: no problem; 1 queue\n")
+        with open_store("data", config=path) as other:
+            assert not other.get("a").settings.ephemeral
+
+
+def test_check_without_the_right_to_see_the_store(
+    here: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store("data") as store:
+        store.queue("a")
+    write(here, SMALL)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "data/queue/config/queues.json")
+
+    monkeypatch.setattr("tailrace.cli.config.look_at_store", refuse)
+    result = run("config", "check")
+    assert (result.exit_code, result.stdout) == (0, "tailrace.yaml: no problem; 1 queue\n")
+    assert "the store was not looked at: data/queue/config/queues.json: Perm" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "enough"), [("", "10GiB"), ("storage: {disk: {refuse_ratio: 0.95}}", 0)]
+)
+def test_how_much_is_enough_is_shown(here: Path, run: Run, text: str, enough: object) -> None:
+    write(here, text)
+    assert shown(run)["storage.disk.enough_free"] == (enough, "default")
+    again = write(here, run("config", "show").stdout, "again.yaml")
+    assert shown(run, again)["storage.disk.enough_free"][0] == enough
+    with open_store("data", config=again) as store:
+        assert store.disk.settings.enough_free == (10 * 2**30 if enough else 0)
 
 
 def test_show(here: Path, run: Run) -> None:

@@ -73,7 +73,7 @@ def test_values_have_an_origin(tmp_path: Path) -> None:
     assert "storage.badger_dir" not in found
     assert found["storage.compression"] == ("s2", "default")
     assert found["storage.disk.force"] == (True, f"{file}:10")
-    assert "storage.disk.enough_free" not in found  # it goes by the ratios
+    assert found["storage.disk.enough_free"] == (0, "default")  # there is a ratio
     assert found["listeners.ws"] == ("[::1]:8083", f"{file}:11")
     assert found["queues[0].visibility_timeout"] == ("45s", f"{file}:2")  # where it is written
     assert found["queues[0].flush"] == ("sync", f"{file}:16")

@@ -37,6 +37,9 @@ ONLY_THE_LOADER = (
     "cannot be a level of a filter",
     "is ephemeral",
     "leads back to",
+    "is a stream; dead letters need",
+    "would go round in a circle",
+    "more than a batch can hold",
     "8589934592 is outside",
     "is below disk.max_used_ratio",
     "it is another folder",
@@ -113,7 +116,7 @@ def test_durations(value: str, tmp_path: Path) -> None:
     ],
 )
 def test_sizes(value: str, tmp_path: Path) -> None:
-    text = f"queues: [{{name: a, limits: {{max_message_size: {value}}}}}]"
+    text = f"queues: [{{name: a, retention: {{max_length_bytes: {value}}}}}]"
     assert is_valid(text) is not bool(check(write(tmp_path, text)))
 
 

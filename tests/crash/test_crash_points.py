@@ -26,7 +26,7 @@ def crashes(call: Call) -> list[Crash | ShortWrite]:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
-@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_crash_at_every_call(step: int, workload: Workload) -> None:
     past, memory = workload.prepare()
     calls = calls_of(past, lambda fs: workload.do(fs, memory.on(past)))

@@ -81,11 +81,12 @@ def assert_lost(log: Log, batch: Placed) -> None:
 
 
 @pytest.mark.parametrize("end", ["closed", "killed", "rebooted"])
-def test_flip_every_byte(end: str) -> None:
+@pytest.mark.parametrize("apart", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_flip_every_byte(apart: int, end: str) -> None:
     case = written(end=end)
     mask, step = {"closed": (0xFF, 1), "killed": (0x01, 1), "rebooted": (0x80, 5)}[end]
     for batch in case.batches:
-        for position in range(batch.start, batch.end, step):
+        for position in range(batch.start, batch.end, step * apart):
             disk = case.disk.clone()
             flip(disk, batch.path, position, mask)
             try:

@@ -131,8 +131,8 @@ def wholesale(data: bytes) -> Iterator[Damage]:
 @pytest.mark.parametrize(
     ("damages", "step"),
     [
-        (flips, 4),
-        (cuts, 4),
+        (flips, 11),
+        (cuts, 11),
         (wholesale, 1),
         *(pytest.param(each, 1, marks=pytest.mark.long) for each in (flips, cuts)),
     ],

@@ -59,12 +59,13 @@ def is_ours(frame: FrameType | None) -> bool:
 
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_interrupted_anywhere(tmp_path: Path, flush: str) -> None:
+@pytest.mark.parametrize("rounds", [40, pytest.param(ROUNDS, marks=pytest.mark.long)])
+def test_interrupted_anywhere(tmp_path: Path, rounds: int, flush: str) -> None:
     acknowledged: dict[int, bytes] = {}
     interrupted = 0
     log = Log(tmp_path, flush=flush, segment_bytes=4_000, index_interval=64, upkeep=False)
     number = 1
-    while interrupted < ROUNDS:
+    while interrupted < rounds:
         try:
             signal.setitimer(signal.ITIMER_PROF, 0.000_05 + (number % 37) * 0.000_02)
             while True:

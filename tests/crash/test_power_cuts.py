@@ -12,8 +12,8 @@ import pytest
 from tests.crash.campaign import Campaign
 
 BLOCKS = 8  # so that several processes can share the work
-SEEDS = int(os.environ.get("TAILRACE_SEEDS", "1200"))
-LONG = 40 * SEEDS
+SEEDS = int(os.environ.get("TAILRACE_SEEDS", "480"))
+LONG = 100 * SEEDS
 
 
 def run(seed: int, *, faults: bool) -> None:

@@ -93,6 +93,7 @@ def then_zeros_and_batch_ahead(case: Unfinished, kept: int) -> bytes:
 FILLINGS = [nothing, zeros, ones, old_data, foreign_batch, batch_ahead, then_zeros_and_batch_ahead]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("rebooted", [False, True], ids=["killed", "rebooted"])
 @pytest.mark.parametrize("filling", FILLINGS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("flush", ["sync", "async"])

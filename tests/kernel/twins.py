@@ -13,6 +13,10 @@ from tailrace.kernel.layout import HEADER, MAGIC
 from tailrace.kernel.pure.crc import crc32c
 
 TWINS = ("compiled", "pure")
+_PARTS = (
+    *("crc", "s2", "records", "codec", "tally", "outline", "flock", "notes", "lines"),
+    "columns",  # the last: see `arrow` in conftest.py
+)
 NOW = 1_700_000_000_000
 
 # The first batch of the uncompressed fixture, as FluxMQ wrote it.
@@ -45,8 +49,7 @@ def available(name: str) -> bool:
 def load(name: str) -> Twin:
     if name == "compiled" and not is_built():
         raise ImportError("the kernel's extensions are not built for this Python: scripts/setup")
-    parts = ("crc", "s2", "records", "codec", "tally", "outline", "flock", "notes", "columns")
-    modules = tuple(importlib.import_module(f"tailrace.kernel.{name}.{part}") for part in parts)
+    modules = tuple(importlib.import_module(f"tailrace.kernel.{name}.{part}") for part in _PARTS)
     return Twin(name, modules)
 
 

@@ -337,6 +337,7 @@ def check_after(disk: SimulatedDisk, flush: str, kind: str, acked: list[Any]) ->
         assert values(log) == found + behind, "it comes again, and is there once"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("flush", MODES)
 def test_a_kill_at_any_call(flush: str, kind: str) -> None:
@@ -350,6 +351,7 @@ def test_a_kill_at_any_call(flush: str, kind: str) -> None:
     assert runs > 20
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_power_cut_at_any_call(flush: str, kind: str) -> None:
@@ -363,6 +365,7 @@ def test_a_power_cut_at_any_call(flush: str, kind: str) -> None:
             expected_of(promised, kind, found)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("flush", MODES)
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
@@ -378,6 +381,7 @@ def test_an_error_at_any_call(flush: str, kind: str, error: int) -> None:
         check_after(run.disk, flush, kind, promised)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("flush", MODES)
 def test_another_writer_goes_on_behind_one_that_died(flush: str, kind: str) -> None:

@@ -173,10 +173,19 @@ def test_a_wrong_timestamp_is_refused(log: Log, timestamp: Any) -> None:
 def test_a_draft_that_is_too_large(open_log: OpenLog) -> None:
     """Whoever encodes a batch before may have done so for a log with another limit."""
     with open_log(max_batch_bytes="1KiB") as log:
-        draft = encode([b"x" * 2000], T0)
         with pytest.raises(ValueError, match="a batch may hold 1024; split them"):
-            log.append_draft(draft)
-        assert log.end_offset == 0
+            log.append_draft(encode([b"x" * 1000] * 2, T0))
+        one = "a record of 20.. bytes, .* more than a batch may hold: max_batch_bytes is 1024$"
+        with pytest.raises(ValueError, match=one):
+            log.append_draft(encode([b"x" * 2000], T0))
+        with pytest.raises(ValueError, match=one):
+            log.append([b"x" * 2000])
+        with pytest.raises(ValueError, match=one):
+            log.append_many([b"x", b"x" * 2000])
+        assert log.end_offset == 1
+        with pytest.raises(ValueError, match=one):
+            log.append_one(b"x" * 2000)
+        assert log.end_offset == 1
 
 
 def test_a_log_is_not_pickled(log: Log) -> None:

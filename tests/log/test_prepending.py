@@ -480,6 +480,7 @@ def check_after(
     assert all(each.path.endswith("gaps") for each in problems(disk))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["some", "drained", "new"])
 @pytest.mark.parametrize("flush", MODES)
 def test_a_kill_at_any_call(flush: str, kind: str) -> None:
@@ -493,6 +494,7 @@ def test_a_kill_at_any_call(flush: str, kind: str) -> None:
     assert runs > 20
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["some", "drained", "new"])
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_power_cut_at_any_call(flush: str, kind: str) -> None:
@@ -505,6 +507,7 @@ def test_a_power_cut_at_any_call(flush: str, kind: str) -> None:
         check_after(run.disk, flush, kind, start, run.acked, is_kept=flush == "sync")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["some", "drained", "new"])
 @pytest.mark.parametrize("flush", MODES)
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
@@ -518,6 +521,7 @@ def test_an_error_at_any_call(flush: str, kind: str, error: int) -> None:
         check_after(run.disk, flush, kind, start, run.acked, is_kept=not is_poisoned)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["some", "drained", "new"])
 @pytest.mark.parametrize("flush", MODES)
 def test_another_writer_goes_on_behind_one_that_died(flush: str, kind: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -403,13 +404,15 @@ def repair(fs: FileSystem, _: list[Any]) -> None:
 # What is there before a call is what was there after the one before it, mostly.
 @pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("power_cut", [False, True])
-def test_a_crash_at_any_call(after: bool, power_cut: bool) -> None:
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_a_crash_at_any_call(step: int, after: bool, power_cut: bool) -> None:
     """Whatever was done, an open shows the same records, each once; and doing it again completes
     it."""
     damaged, lost, end = damaged_disk()
     present = [o for o in range(end) if o not in lost]
     runs = 0
-    for run in every_call(repair, Crash(after=after), damaged.clone, ops=WRITES):
+    crashes = every_call(repair, Crash(after=after), damaged.clone, ops=WRITES)
+    for run in islice(crashes, 0, None, step):
         disk = run.disk
         assert isinstance(disk, SimulatedDisk)
         if power_cut:
@@ -427,16 +430,18 @@ def test_a_crash_at_any_call(after: bool, power_cut: bool) -> None:
             assert recover(again, FOLDER).actions == [], run.call
         assert_in_order(disk, present, lost)
         assert read_past_damage(opened) == ([*present, end], 0)
-        runs += 1
+        runs += step
     assert runs > 100
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_an_error_at_any_call(error: int) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_an_error_at_any_call(step: int, error: int) -> None:
     """The log is not left locked, and doing it again completes it."""
     damaged, lost, end = damaged_disk()
     present = [o for o in range(end) if o not in lost]
-    for run in every_call(repair, Fail(error), damaged.clone, ops=WRITES):
+    errors = every_call(repair, Fail(error), damaged.clone, ops=WRITES)
+    for run in islice(errors, 0, None, step):
         disk = run.disk
         assert isinstance(disk, SimulatedDisk)
         assert not any(path.endswith((".seg", ".tmp", ".cut")) for path in disk.open_files())
@@ -444,6 +449,7 @@ def test_an_error_at_any_call(error: int) -> None:
         assert_in_order(disk, present, lost)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(15))
 def test_power_cuts_while_random_damage_is_repaired(seed: int) -> None:
     rng = random.Random(seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import threading
@@ -369,3 +370,28 @@ def test_what_a_killed_one_leaves_is_done_by_another(
         wait_until_done(second, durable=120, start=120 - 40 - 20)
         eventually(lambda: bases(path)[1] > second.start_offset)  # no file is left
         assert offsets(second.read()) == list(range(second.start_offset, 120))
+
+
+def test_what_is_done_when_somebody_says_so() -> None:
+    done: list[float] = []
+    chore = Chore("tidying", math.inf, lambda: done.append(time.monotonic()), in_turn=False)
+    disk = SimulatedDisk()
+    taken = disk.lock("lock.upkeep")
+    taken.acquire()  # it concerns nobody else, so nobody is waited for
+    upkeep = Upkeep("folder", [chore], disk.lock("lock.upkeep"))
+    try:
+        time.sleep(0.05)
+        assert not done
+        began_s = time.monotonic()
+        for _ in range(5):
+            upkeep.expect("tidying", 0.1)
+        eventually(lambda: len(done) == 1)
+        time.sleep(0.15)
+        assert len(done) == 1
+        assert done[0] - began_s >= 0.1
+        upkeep.expect("tidying", 10)
+        upkeep.expect("tidying", 0)
+        eventually(lambda: len(done) == 2)
+    finally:
+        upkeep.stop()
+        taken.close()

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from tailrace import Consumer, LeaseLost, Message, Queue, Store
+from tailrace.queue.settings import DeadLetters, QueueSettings
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine
 
@@ -26,6 +28,7 @@ __all__ = [
     "offsets",
     "on_machine",
     "one",
+    "send_letters",
     "small_disk_of",
     "states",
     "values",
@@ -77,6 +80,16 @@ def leases_are_lost(*messages: Message) -> None:
             with pytest.raises(LeaseLost) as caught:
                 getattr(message, word)()
             assert caught.value.lost == [message.message_id]
+
+
+def send_letters(store: Store, name: str, topic: str) -> None:
+    """Have the dead letters of a queue go where nobody can have them go any more, as FluxMQ or an
+    older version has it."""
+
+    def edit(queues: dict[str, QueueSettings]) -> None:
+        queues[name] = replace(queues[name], dlq=DeadLetters(topic=topic))
+
+    store.registry.change(edit)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import pytest
 
 import tailrace
 from tailrace import Closed, ConfigError, Full, Queue, Store, Stream, TailraceError, aio
+from tailrace.queue.alarm import NEVER
 from tailrace.queue.delays import Delayed, count_scheduled, due_ms, held_still
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.pump import Pump
@@ -652,6 +653,26 @@ def test_whoever_comes_finds_what_is_due(tmp_path: Path, kind: str) -> None:
         assert len(found) == 21
         assert set(found) == {b"now", *numbers(20)}
         assert [each.value for each in store.get("q").delayed()] == [b"later"]
+
+
+@pytest.mark.parametrize("upkeep", [False, True])
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+def test_what_is_due_when_it_is_published_is_found_by_the_first_look(
+    tmp_path: Path, kind: str, upkeep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a consumer that has looked before; nobody else has to come first."""
+    monkeypatch.setattr(Pump, "_deliver", lambda *_: NEVER)  # the thread is never fast enough
+    with tailrace.open(tmp_path, upkeep=upkeep, flush="none") as store:
+        queue: Any = store.queue("q") if kind == "queue" else store.stream("q")
+        with queue.consumer("g") as consumer:
+            assert consumer.receive(1) == []
+            queue.publish(b"now", delay=0)
+            assert [message.value for message in consumer.receive(1)] == [b"now"]
+            queue.publish(b"before", deliver_at=1_600_000_000_000)
+            store.publish("$queue/q", b"by topic", delay=0)
+            assert {message.value for message in consumer.receive(9)} == {b"before", b"by topic"}
+            queue.publish(b"later", delay=60)
+            assert consumer.receive(1) == []
 
 
 def test_who_opens_a_consumer_finds_what_is_due_beside_the_rest(tmp_path: Path) -> None:

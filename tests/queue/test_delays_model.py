@@ -142,6 +142,7 @@ WEIGHTS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("flush", ["sync", "async", "none"])
 @pytest.mark.parametrize("seed", range(12))
 def test_each_message_is_delivered_once_or_cancelled(flush: str, seed: int) -> None:

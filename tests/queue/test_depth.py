@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -402,6 +403,78 @@ def test_tasks_wait_while_others_go_on(tmp_path: Path) -> None:
             return found
 
     assert asyncio.run(asyncio.wait_for(scene(), WAIT)) == numbers(13)
+
+
+CHANGES = [
+    ({"max_depth": 3}, [b"0", b"1", b"x"]),
+    ({"max_depth": 0}, [b"0", b"1", b"x"]),
+    ({"on_full": "drop_oldest"}, [b"1", b"x"]),
+    ({"on_full": "raise"}, Full),
+    ({"max_depth": 1, "on_full": "raise"}, Full),
+]
+
+
+@pytest.mark.parametrize(("limits", "outcome"), CHANGES)
+def test_who_waits_goes_by_what_was_changed(
+    tmp_path: Path, limits: dict[str, Any], outcome: Any
+) -> None:
+    with tailrace.open(tmp_path, flush="none") as store, tailrace.open(tmp_path) as other:
+        queue = limited(store, 2, "block")
+        queue.group("w")
+        fill(queue, 2)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(queue.publish, b"x")
+            time.sleep(0.05)
+            assert not waiting.done()
+            other.configure("q", limits=limits)
+            try:
+                if outcome is Full:
+                    with pytest.raises(Full):
+                        waiting.result(WAIT)
+                else:
+                    waiting.result(WAIT)
+                    assert values(queue.peek("w", 9)) == outcome
+            finally:
+                other.configure("q", limits={"max_depth": 0})  # or nobody ends the thread
+
+
+def test_a_batch_that_waits_may_become_too_large(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path, flush="none") as store:
+        queue = limited(store, 2, "block")
+        fill(queue, 2)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(queue.publish_many, numbers(2))
+            time.sleep(0.05)
+            queue.configure(limits={"max_depth": 1})
+            try:
+                with pytest.raises(Full, match="2 messages at once"):
+                    waiting.result(WAIT)
+            finally:
+                queue.configure(limits={"max_depth": 0})
+
+
+@pytest.mark.parametrize(("limits", "outcome"), CHANGES)
+def test_tasks_that_wait_go_by_what_was_changed(
+    tmp_path: Path, limits: dict[str, Any], outcome: Any
+) -> None:
+    async def scene() -> None:
+        async with aio.open(tmp_path, flush="none") as store:
+            queue = await store.queue("q", limits={"max_depth": 2, "on_full": "block"})
+            await queue.publish_many(numbers(2))
+            await queue.peek("w")
+            waiting = asyncio.create_task(queue.publish(b"x"))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            with tailrace.open(tmp_path) as other:
+                other.configure("q", limits=limits)
+            if outcome is Full:
+                with pytest.raises(Full):
+                    await waiting
+            else:
+                await waiting
+                assert values(await queue.peek("w", 9)) == outcome
+
+    asyncio.run(asyncio.wait_for(scene(), WAIT))
 
 
 # --- drop_oldest --------------------------------------------------------------------------------

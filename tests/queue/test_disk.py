@@ -481,6 +481,54 @@ def test_commands_alone_on_a_real_disk(larger_disk: Path) -> None:
             pass  # has the reserve again
 
 
+def test_after_a_change_of_the_queues_that_failed(larger_disk: Path) -> None:
+    """Whoever comes next can make room all the same: the reserve is for that."""
+    place, root = str(larger_disk / "data"), larger_disk / "data" / "queue"
+
+    def run(*arguments: str, code: int = 0) -> str:
+        command = [sys.executable, "-m", "tailrace", *arguments]
+        if arguments[0] not in ("recover", "verify"):
+            command += ["--store", place]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    def refused(*arguments: str) -> None:
+        said = run(*arguments, code=2)
+        assert "queues.json" in said
+        assert "No space left" in said
+        assert os.listdir(root / "config") == ["queues.json"]
+
+    for command in (
+        ("vacuum",),
+        ("consume", "q", "--group", "new", "--max", "5", "--ack"),
+        ("purge", "q", "--yes"),
+        ("delete", "q", "--yes"),
+    ):
+        if not root.exists() or "q" not in run("queues"):
+            run("create", "q")
+        run("publish", "q", "hello", "--count", "50")
+        fill_all(larger_disk)
+        refused("create", "another")
+        refused("create", "q", "--update", "--max-depth", "5")
+        run(*command)
+        os.unlink(larger_disk / "rest")
+        with tailrace.open(place):
+            pass  # has the reserve again
+    # Such as somebody left who was killed on a full disk.
+    run("create", "q")
+    run("publish", "q", "hello")
+    (root / "config" / "queues.json.77.tmp").touch()
+    with open(root / ".tailrace" / "board", "r+b") as board:
+        board.write(b"\1")
+    fill_all(larger_disk)
+    assert "queues.json.77.tmp" in run("recover", place, code=1)
+    assert "queues.json.77.tmp" in run("recover", "--apply", place)
+    assert "queues.json.77.tmp" not in run("recover", place)
+    run("consume", "q", "--group", "w", "--max", "1", "--ack")
+
+
 def test_refused_before_it_is_full(small_disk: Path) -> None:
     options: dict[str, Any] = {"segment_bytes": "64KiB", "retention_check_interval": "50ms"}
     with tailrace.open(small_disk / "data", compression="none", **options) as store:

@@ -24,7 +24,7 @@ from tailrace import (
 )
 from tests.log.helpers import WAIT
 from tests.queue.conftest import OpenStore
-from tests.queue.support import drain, numbers, offsets, one, states, values
+from tests.queue.support import drain, numbers, offsets, one, send_letters, states, values
 
 Refusal = tuple[type[Exception], str]
 
@@ -249,8 +249,10 @@ def test_waiting_for_a_duration(store: Store) -> None:
     assert consumer.receive(1, wait="150ms") == []
     assert 0.14 < time.monotonic() - begun < WAIT
     assert consumer.receive(1, float("nan")) == []
-    queue.publish(b"x")
-    assert values(consumer.receive(1, "1m")) == [b"x"]
+    assert consumer.receive(1, -(10**400)) == []
+    for wait in ("1m", 10**30, 10**400):  # the last is more than a float can be
+        queue.publish(b"x")
+        assert values(consumer.receive(1, wait)) == [b"x"]
 
 
 @pytest.mark.parametrize("name", [None, 5, b"w", ["w"]], ids=repr)
@@ -272,6 +274,7 @@ def test_looking_at_less_than_nothing(store: Store) -> None:
     peek: Any = queue.peek
     for group in ("w", "nobody"):
         assert peek(group, 0) == []
+        assert values(peek(group, 10**30)) == [b"x"]
         refuses(ValueError, "limit is a number of messages", functools.partial(peek, group, -1))
         for wrong in ("1", 1.5, None):
             refuses(TypeError, "limit is a number", functools.partial(peek, group, wrong))
@@ -616,9 +619,31 @@ def test_a_queue_is_no_stream(store: Store) -> None:
     assert (len(store.get("q")), len(store.get("s"))) == (1, 1)
 
 
+def test_a_consumer_by_name_with_options_of_the_other_kind(store: Store) -> None:
+    store.stream("s")
+    store.queue("q")
+    consumer: Any = store.consumer
+    for name, options, match in (
+        (
+            "missing",
+            {"start": "first"},
+            "start= is for a consumer of a stream, and 'missing' is no",
+        ),
+        ("q", {"auto_commit": False, "id": "x"}, "auto_commit= .* of a stream, and 'q' is a class"),
+        ("s", {"key_order": True}, "key_order= is for a consumer of a classic queue, and 's' is a"),
+    ):
+        refuses(TypeError, match, functools.partial(consumer, name, "g", **options))
+    assert {queue.name for queue in store.queues()} == {"q", "s"}
+    assert consumer("s", "g", start="first").receive() == []
+    assert consumer("q", "g", prefetch=2).receive() == []
+
+
 def test_dead_letters_need_a_queue(store: Store) -> None:
+    """Where a stream is in its place all the same: an older version took that."""
     store.stream("graves")
-    queue = store.queue("q", dlq={"topic": "graves"})
+    refuses(ConfigError, "graves is a stream", lambda: store.queue("q", dlq={"topic": "graves"}))
+    queue = store.queue("q")
+    send_letters(store, "q", "graves")
     queue.publish(b"x")
     consumer = queue.consumer("w")
     message = one(consumer)

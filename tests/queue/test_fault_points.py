@@ -214,7 +214,7 @@ FAULTS: list[Fault] = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_no_message_is_lost_and_no_acknowledgement_undone(fault: Fault) -> None:
-    check(fault, 23)
+    check(fault, 61)
 
 
 @pytest.mark.long
@@ -224,8 +224,9 @@ def test_no_message_is_lost_and_no_acknowledgement_undone_at_any_call(fault: Fau
 
 
 @pytest.mark.parametrize("fault", [Fail(errno.EIO), Fail(errno.EIO, after=True)], ids=str)
-def test_nobody_else_gets_what_is_held_whichever_call_fails(fault: Fault) -> None:
-    for machine, program in runs(fault, 37, Nosy):
+@pytest.mark.parametrize("stride", [97, pytest.param(1, marks=pytest.mark.long)])
+def test_nobody_else_gets_what_is_held_whichever_call_fails(stride: int, fault: Fault) -> None:
+    for machine, program in runs(fault, stride, Nosy):
         machine.kill()
         look(machine, program)
 

@@ -769,7 +769,7 @@ def test_a_heartbeat_of_fluxmq_changes_nothing() -> None:
     disk = SimulatedDisk()
     entries = {
         2: {"c": "a", "n": 1, "s": LEASED, "u": 5, "a": 4, "k": 1},
-        3: {"c": "a", "n": 0, "s": CLAIMED, "u": 5},
+        3: {"c": "a", "n": 0, "s": CLAIMED, "u": 5, "key": 77},
         5: {"c": "b", "n": 2, "s": PARKED, "key": 77},
         6: {"c": "b", "n": 3, "s": DYING, "u": 9, "e": "why"},
         7: {"c": "b", "n": 3, "s": WAITING, "u": 9, "e": "why"},

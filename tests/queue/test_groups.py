@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from tailrace import Corrupt, Full, LeaseLost, Store
+from tailrace import Corrupt, Full, LeaseLost, Queue, Store, Stream
 from tailrace.queue import scanning
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.extending import AutoExtend
@@ -102,6 +102,33 @@ def test_a_group_of_somebody_who_was_killed_is_used_until_that_is_noticed(
         clock.advance(7 * DAY)
         assert open_store().queue("q").expire_groups("7d") == ["g"]
         del consumer
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+@pytest.mark.parametrize("of", ["store", "queue"])
+def test_vacuum_expires_groups_by_their_rule(
+    open_store: OpenStore, clock: ManualClock, kind: str, of: str
+) -> None:
+    """And what only they held back goes along."""
+    store = open_store()
+    make = store.queue if kind == "queue" else store.stream
+    queue: Queue | Stream = make("q", expire_groups="1d", segment_bytes=400, compression="none")
+    for number in numbers(20):
+        queue.publish(number)
+    queue.consumer("idle").close()
+    with queue.consumer("busy") as consumer:
+        for message in consumer.receive(20):
+            message.ack()
+    vacuum = store.vacuum if of == "store" else queue.vacuum
+    vacuum()
+    assert queue.group_ids() == ["busy", "idle"]
+    clock.advance(2 * DAY)
+    with queue.consumer("busy") as consumer:
+        consumer.receive(1)
+        vacuum()
+        assert queue.group_ids() == ["busy"]
+    if kind == "queue":
+        assert len(queue) == 0
 
 
 def test_a_group_of_which_somebody_has_a_message_does_not_expire(
@@ -357,6 +384,22 @@ def test_so_many_wait_behind_others_of_their_key(
     assert b"b" in found
 
 
+def test_who_peeks_sees_what_would_come_however_far_it_looks(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of each key, and none behind so many that wait."""
+    monkeypatch.setattr(scanning, "SCAN_MOST", 4)
+    queue = store.queue("q", flush="async")
+    consumer = queue.consumer("w", key_order=True)
+    queue.publish_many([*(("a", value) for value in numbers(19)), ("b", b"b"), (None, b"c")])
+    assert values(queue.peek("w", 9)) == [b"0", b"b", b"c"]
+    assert values(queue.peek("w", 2)) == [b"0", b"b"]
+    monkeypatch.setattr(scanning, "_PARKED_MOST", 8)
+    assert values(queue.peek("w", 9)) == [b"0"]
+    assert values(consumer.receive(9)) == [b"0"]
+    assert consumer.receive(9) == []
+
+
 # --- operations that cannot be carried out --------------------------------------------------------
 
 UNFIT: list[Op] = [
@@ -404,9 +447,11 @@ def test_those_who_have_the_group_open_pass_over_it_as_well(machine: Machine) ->
     group = streams[0].group("g")
     with pytest.raises(TypeError), group._turn:
         group.commit({"t": "done", "c": consumers[0]._member, "x": "5"})
-    assert offsets(consumers[0].receive(1)) == [4]
-    assert offsets(consumers[1].receive(1)) == [5]
+    # Nobody can commit what was taken before, so it comes again.
+    assert offsets(consumers[0].receive(1)) == [0]
+    assert offsets(consumers[1].receive(1)) == [1]
     assert consumers[1].committed == 0
+    assert [offsets(consumer.receive(9)) for consumer in consumers] == [[2, 3], [4, 5, 6, 7, 8]]
 
 
 def test_closing_a_store_closes_everything_whatever_fails(

@@ -279,6 +279,29 @@ def test_a_line_that_is_lost_leads_to_another_delivery_and_never_to_a_loss(
     assert sorted(found + parked) == list(damaged.pending)  # none of them is forgotten
 
 
+@given(actions, st.data(), st.booleans())
+def test_after_a_doubt_everything_comes_whichever_line_is_lost(
+    chosen: list[tuple[str, int]], data: st.DataObject, by_key: bool
+) -> None:
+    driver = Driver(by_key=by_key)
+    driver.run(chosen)
+    lost = data.draw(st.integers(0, len(driver.ops) - 1))
+    twice = data.draw(st.sampled_from([[], [driver.ops[lost]]])) if "f" in driver.ops[lost] else []
+    damaged = replayed(driver.ops[:lost] + twice + driver.ops[lost + 1 :] + twice)
+    end: Op = {"t": "claim", "c": "", "u": 0, "h": 0, "f": driver.ledger.cursor}
+    damaged.apply({**end, "x": driver.ledger.cursor})
+    damaged.apply({"t": "doubt"})
+    assert list(damaged.pending) == sorted(damaged.pending)
+    assert set(damaged.pending) >= set(driver.ledger.pending)
+    assert state_of(loaded(damaged)) == state_of(damaged)
+    later = driver.now_ms + 10**6
+    while rounds := in_order(damaged, later):
+        for again, spent, _ in rounds:
+            for offset in again + spent:
+                damaged.apply({"t": "ack", "r": [offset, 1]})
+    assert damaged.weight == damaged.parked == 0
+
+
 @given(actions, st.booleans())
 def test_what_is_ready_is_taken_once_and_in_order(
     chosen: list[tuple[str, int]], by_key: bool
@@ -503,3 +526,98 @@ def test_with_an_order_of_keys_some_have_none_and_some_are_settled_before() -> N
     driver.apply({"t": "ack", "r": [0, 2]})
     assert sorted(driver.ledger.pending) == [2]
     assert driver.ledger.acked == 2
+
+
+# --- what a damaged journal leads to ----------------------------------------------------------
+
+
+def in_line(*, by_key: bool = True) -> Driver:
+    """0 is claimed, and 1 and 2 wait behind it."""
+    driver = Driver(by_key=by_key)
+    claim: Op = {"t": "claim", "c": "c", "u": driver.until, "h": 1, "f": 0, "x": 3, "r": [0, 1]}
+    driver.apply({**claim, "parked": [1, 2], "keys": [0, 7, 1, 7, 2, 7]})
+    return driver
+
+
+def found_states(ledger: Ledger) -> list[int]:
+    return [lease.state for lease in ledger.pending.values()]
+
+
+def test_whoever_waits_for_nobody_is_free_after_a_doubt_and_when_it_is_loaded() -> None:
+    driver = Driver(by_key=True)
+    claim: Op = {"t": "claim", "c": "c", "u": driver.until, "h": 1, "f": 1, "x": 3}
+    driver.apply({**claim, "parked": [1, 2], "keys": [1, 7, 2, 7]})
+    assert found_states(driver.ledger) == [FREE, PARKED, PARKED]
+    assert found_states(loaded(driver.ledger)) == [FREE, FREE, PARKED]
+    driver.apply({"t": "doubt"})
+    assert found_states(driver.ledger) == [FREE, FREE, PARKED]
+    assert driver.ledger.take_ready(driver.now_ms, 9, None).again == [0, 1]
+    state, entries = in_line().ledger.dump()
+    del entries[1]["key"]
+    assert found_states(Ledger.load(state, entries)) == [LEASED, FREE, PARKED]
+
+
+def test_a_claim_of_messages_with_keys_tells_that_their_order_is_kept() -> None:
+    driver = in_line(by_key=False)
+    assert driver.ledger.by_key
+    assert driver.ledger.options == {"key_order": True}
+
+
+def test_who_comes_tells_with_what_the_group_was_made() -> None:
+    driver = Driver()
+    told = {"pid": 1, "host": "h", "since": 5, "handle": "x"}
+    driver.apply({"t": "join", "c": "c", "m": told})
+    assert not driver.ledger.by_key
+    driver.apply({"t": "join", "c": "d", "m": told, "o": {"key_order": True}})
+    assert driver.ledger.by_key
+
+
+def test_what_was_dropped_says_from_where() -> None:
+    """A claim before it is missing: what that was about nobody has dropped."""
+    driver = Driver()
+    driver.apply({"t": "drop", "r": [], "f": 2, "x": 5, "n": 3})
+    assert (list(driver.ledger.pending), driver.ledger.cursor) == ([0, 1], 5)
+    assert driver.ledger.take_ready(driver.now_ms, 9, None).again == [0, 1]
+    driver.apply({"t": "drop", "r": [0, 2], "f": 5, "x": 6, "n": 3})
+    assert (list(driver.ledger.pending), driver.ledger.cursor) == ([], 6)
+
+
+def test_who_goes_on_below_the_cursor_was_sent_back() -> None:
+    driver = claimed(5)
+    driver.apply({"t": "ack", "r": [0, 2]})
+    claim: Op = {"t": "claim", "c": "d", "u": driver.until, "h": 1, "f": 0, "x": 2, "r": [0, 2]}
+    driver.apply(claim)
+    assert (list(driver.ledger.pending), driver.ledger.cursor) == ([0, 1], 2)
+    assert {lease.holder for lease in driver.ledger.pending.values()} == {"d"}
+    driver.apply({"t": "ack", "r": [0, 2]})
+    driver.apply(claim)  # nothing is pending above it
+    assert (list(driver.ledger.pending), driver.ledger.cursor) == ([0, 1], 2)
+
+
+def test_what_is_claimed_again_after_it_was_settled_is_where_it_belongs() -> None:
+    driver = claimed(3)
+    driver.apply({"t": "ack", "r": [0, 2]})
+    claim: Op = {"t": "claim", "c": "d", "u": driver.until, "h": 1, "f": 3, "x": 3}
+    driver.apply({**claim, "again": [0, 1]})
+    assert list(driver.ledger.pending) == [0, 2]
+    assert driver.ledger.committed == 0
+
+
+def test_a_line_that_names_what_is_not_there_stops_nobody() -> None:
+    driver = Driver(by_key=True)
+    claim: Op = {"t": "claim", "c": "c", "u": driver.until, "h": 1, "f": 0, "x": 3, "r": [0, 1]}
+    driver.apply({**claim, "keys": [0, 7, 1, 7]})
+    assert list(driver.ledger.dump()[1]) == [0]
+    driver.apply({"t": "ack", "r": [0, 1]})
+    assert driver.ledger.weight == 0
+    assert not driver.ledger.has_line(7)
+
+
+def test_leases_of_which_nobody_knows_the_boot_are_over() -> None:
+    """What told of it is missing: by the clock of another boot they might last for weeks."""
+    ledger = Ledger()
+    claim: Op = {"t": "claim", "c": "c", "u": 10**12, "h": 1, "f": 0, "x": 2, "r": [0, 2]}
+    ledger.apply(claim)
+    ledger.apply({"t": "boot", "b": "1", "u": 160, "w": 10**9})
+    assert found_states(ledger) == [FREE, FREE]
+    assert ledger.lease_of(0, 1, 0) is None

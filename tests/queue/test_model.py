@@ -432,7 +432,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 def test_a_queue_behaves_like_its_model() -> None:
     run_state_machine_as_test(
-        QueueMachine, settings=settings(max_examples=70, stateful_step_count=40)
+        QueueMachine, settings=settings(max_examples=30, stateful_step_count=40)
     )
 
 

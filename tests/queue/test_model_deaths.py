@@ -204,7 +204,7 @@ class MortalMachine(SpaceMachine):
 
 def test_whoever_dies_in_the_middle_leaves_what_the_model_has() -> None:
     run_state_machine_as_test(
-        MortalMachine, settings=settings(max_examples=30, stateful_step_count=40)
+        MortalMachine, settings=settings(max_examples=10, stateful_step_count=40)
     )
 
 

@@ -461,7 +461,7 @@ class SpaceMachine(QueueMachine):
 
 def test_time_and_space_as_the_model_has_them() -> None:
     run_state_machine_as_test(
-        SpaceMachine, settings=settings(max_examples=40, stateful_step_count=40)
+        SpaceMachine, settings=settings(max_examples=16, stateful_step_count=40)
     )
 
 

@@ -207,9 +207,18 @@ def test_a_lease_that_is_lost_meanwhile_is_counted_by_the_one_who_has_it(
         assert drain(queue.consumer("w")) == [b"x"]
 
 
+def test_a_group_is_named_by_text(store: Store) -> None:
+    redrive: Any = store.redrive
+    bury(store.queue("q", **SHARED), b"x")
+    with pytest.raises(TypeError, match="group is text, not 5"):
+        redrive("q", group=5)
+    assert values(store.dead("q", 10**30)) == [b"x"]
+
+
 @pytest.mark.parametrize(
     ("options", "comes"),
     [
+        ({"limit": 10**30}, [b"0", b"2", b"4"]),
         ({"limit": 2}, [b"0", b"2"]),
         ({"limit": 0}, []),
         ({"group": "w"}, [b"0", b"2", b"4"]),

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tailrace import Closed, ConfigError, Corrupt, NotWritten
+from tailrace import Closed, ConfigError, Corrupt, NotWritten, OutcomeUnknown
 from tailrace.log.fs import OsFileSystem
 from tailrace.queue import fluxmq_config
 from tailrace.queue.fluxmq_config import dump, load
@@ -33,8 +33,10 @@ from tailrace.testing import (
     SimulatedCrash,
     SimulatedDisk,
     every_call,
+    from_call,
     on,
 )
+from tailrace.testing.faults import Operation
 from tests.log.helpers import in_threads, run_python
 
 ROOT = "store"
@@ -509,7 +511,7 @@ def test_a_change_that_fails_at_any_call(fault: Fault) -> None:
     """The process lives on; nobody is misled, and a second try works."""
     for run in every_call(change_once, fault, prepared):
         assert isinstance(run.disk, SimulatedDisk)
-        assert isinstance(run.error, OSError), run.call
+        assert isinstance(run.error, OSError | NotWritten | OutcomeUnknown), run.call
         with Registry(run.disk, ROOT).open() as registry:
             assert generation(run.disk) % 2 == 0
             if state_of(registry) == "old":
@@ -517,6 +519,42 @@ def test_a_change_that_fails_at_any_call(fault: Fault) -> None:
             assert state_of(registry) == "new"
             assert [path for path in run.disk.files() if path.endswith(".tmp")] == []
         assert run.disk.open_files() == []
+
+
+@pytest.mark.parametrize("op", ["open", "truncate", "pwrite", "sync"])
+def test_what_cannot_be_written_changes_nothing(disk: SimulatedDisk, op: Operation) -> None:
+    """On a full disk, above all: nobody who comes later has to write anything."""
+    full = FaultyFileSystem(disk)
+    with Registry(full, ROOT).open() as registry:
+        before, was = registry.change(adding("a")), generation(disk)
+        full.plan = on(op, Fail(errno.ENOSPC), path="*.tmp")
+        with pytest.raises(NotWritten, match=rf"{FILE} cannot be changed .*No space") as caught:
+            registry.change(adding("b"))
+        assert isinstance(caught.value.__cause__, OSError)
+        assert registry.current() is before
+    assert generation(disk) == was
+    assert not [path for path in disk.files() if path.endswith(".tmp")]
+    with Registry(full, ROOT).open() as registry:
+        assert set(registry.current()) == {"a"}
+
+
+@pytest.mark.parametrize("op", ["rename", "sync_dir"])
+def test_a_change_that_nobody_knows_the_end_of(disk: SimulatedDisk, op: Operation) -> None:
+    """On a full disk, that is put in order later; those who come get what is there."""
+    full = FaultyFileSystem(disk)
+    with Registry(full, ROOT).open() as registry:
+        registry.change(adding("a"))
+        full.plan = from_call(0, Fail(errno.ENOSPC), ops={op})
+        with pytest.raises(OutcomeUnknown, match=f"{FILE} may be as it was"):
+            registry.change(adding("b"))
+    found = {"a", "b"} if op == "sync_dir" else {"a"}
+    with Registry(full, ROOT).open() as registry:
+        assert set(registry.current()) == found
+        assert generation(disk) % 2 == 1
+    full.plan = None
+    with Registry(full, ROOT).open() as registry:
+        assert set(registry.current()) == found
+        assert generation(disk) % 2 == 0
 
 
 def test_while_the_generation_is_odd_the_file_is_read_each_time(disk: SimulatedDisk) -> None:

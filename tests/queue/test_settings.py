@@ -160,6 +160,42 @@ def test_dead_letters_of_many_queues_may_go_to_one() -> None:
     assert create("monitor", topics=["$dlq/#"]).dlq == DeadLetters()  # by topic it gets them all
 
 
+def test_a_message_has_to_fit_into_a_batch() -> None:
+    said = r"^limits\.max_message_size: 52,428,800 bytes .* max_batch_bytes is 16,777,216; raise"
+    large: dict[str, Any] = {"limits": {"max_message_size": "50MiB"}}
+    with pytest.raises(ConfigError, match=said):
+        create("q", **large)
+    with pytest.raises(ConfigError, match=said):
+        create("q", "classic", large)
+    with pytest.raises(ConfigError, match=said):
+        create("q").changed(**large)
+    both = create("q", **large, max_batch_bytes="64MiB")
+    with pytest.raises(ConfigError, match=r"^limits\.max_message_size: .* is 1,048,576; "):
+        both.changed(max_batch_bytes="1MiB")
+    assert create("q", max_batch_bytes="1MiB").limits == Limits()  # which nobody has chosen
+    assert create("q", limits={"max_message_size": 0}).limits.max_message_size == 0
+    assert create("q", limits={"max_message_size": "16MiB"}).max_batch_bytes == 16 * 2**20
+    # FluxMQ's file may say anything; that is no reason to refuse something else.
+    theirs = replace(create("q"), limits=Limits(max_message_size=2**30))
+    assert theirs.changed(visibility_timeout=1).visibility_timeout_ms == 1000
+
+
+@pytest.mark.parametrize("short", [0.0004, "0.4ms", 1e-9])
+def test_a_short_time_is_not_none(short: float | str) -> None:
+    settings = create(
+        "q",
+        limits={"message_ttl": short},
+        expire_groups=short,
+        retention={"max_age": short},
+        auto_commit_interval=short,
+        retry={"initial_backoff": short},
+        visibility_timeout=short,
+    )
+    assert settings.limits.message_ttl_ms == settings.expire_groups_ms == 1
+    assert settings.retention.max_age_ms == settings.auto_commit_interval_ms == 1
+    assert settings.retry.initial_backoff_ms == settings.visibility_timeout_ms == 1
+
+
 def test_an_ephemeral_queue_is_never_flushed() -> None:
     settings = create("tmp", "classic", {"flush": "sync"}, ephemeral=True)
     assert settings.flush is FlushMode.NONE
@@ -278,7 +314,7 @@ def test_a_name_that_would_be_a_wildcard_needs_topics() -> None:
         with pytest.raises(ConfigError, match=r"^topics: .* cannot be a level of a filter"):
             create(name)
         assert create(name, topics=["a"]).name == name
-    with pytest.raises(ConfigError, match=r"^name: "):
+    with pytest.raises(InvalidName, match="the name of a queue is text, not 5"):
         create(5)  # type: ignore[arg-type]
 
 

@@ -61,7 +61,7 @@ def calls_of(kind: str) -> list[Call]:
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [19, pytest.param(1, marks=pytest.mark.long)])
 def test_one_dies_while_it_makes_one_and_so_does_the_next(step: int, kind: str) -> None:
     """The second has the group open all the time, so that it goes on where the first has left it,
     and does not load it anew."""

@@ -60,6 +60,8 @@ class Driver:
 
     def take(self, name: str, number: int) -> None:
         ledger, model = self.ledger, self.model
+        if name not in ledger.members:
+            self.join(name, number)
         count = 1 + number % 5
         if ledger.back:
             first, end = ledger.back[0]
@@ -209,3 +211,32 @@ def test_after_a_doubt_nothing_of_before_counts() -> None:
     epoch = driver.ledger.epoch
     driver.apply({"t": "doubt"})
     assert driver.ledger.epoch == epoch + 1
+
+
+def test_after_a_doubt_nobody_has_anything() -> None:
+    ledger = StreamLedger()
+    for name, first, behind in (("a", 0, 5), ("b", 5, 10)):
+        ledger.apply({"t": "take", "c": name, "f": first, "x": behind, "n": 1})
+    ledger.apply({"t": "done", "c": "a", "x": 2})
+    ledger.apply({"t": "doubt"})
+    assert (ledger.taken, ledger.back, ledger.committed) == ({}, [(2, 10)], 2)
+
+
+def test_what_somebody_has_who_is_no_member_is_given_back_when_it_is_loaded() -> None:
+    ledger = StreamLedger()
+    ledger.apply({"t": "join", "c": "b", "m": {}})
+    for name, first, behind in (("a", 0, 5), ("b", 5, 10)):
+        ledger.apply({"t": "take", "c": name, "f": first, "x": behind, "n": 1})
+    assert ledger.ghosts == ["a"]
+    again = StreamLedger.load(ledger.dump()[0])
+    assert (again.taken, again.back, again.ghosts) == ({"b": [(5, 10)]}, [(0, 5)], [])
+
+
+def test_who_goes_on_below_the_cursor_was_sent_back() -> None:
+    ledger = StreamLedger()
+    for name, first, behind in (("a", 0, 4), ("b", 4, 8), ("c", 8, 9)):
+        ledger.apply({"t": "take", "c": name, "f": first, "x": behind, "n": 1})
+    ledger.apply({"t": "leave", "c": "c"})
+    ledger.apply({"t": "take", "c": "d", "f": 2, "x": 3, "n": 1})
+    assert (ledger.cursor, ledger.taken) == (3, {"a": [(0, 2)], "d": [(2, 3)]})
+    assert (ledger.back, ledger.committed) == ([], 0)

@@ -48,8 +48,14 @@ def environment() -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the workers have their folders."""
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def master(ground: Path) -> Iterator[str]:
     """The address of a cluster with two workers."""
     port, web = free_port(), free_port()
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
@@ -58,13 +64,13 @@ def master(tmp_path: Path) -> Iterator[str]:
     ]
     address = f"spark://127.0.0.1:{port}"
     for number in range(2):
-        folder = tmp_path / f"worker-{number}"
+        folder = ground / f"worker-{number}"
         folder.mkdir()
         worker = [spark_class, WORKER, address, "--host", "127.0.0.1", "--cores", "1"]
         limits = ["--memory", "1g", "--work-dir", str(folder), "--webui-port", str(free_port())]
         commands.append([*worker, *limits])
     processes = []
-    log = (tmp_path / "cluster.log").open("wb")
+    log = (ground / "cluster.log").open("wb")
     try:
         for command in commands:
             process = subprocess.Popen(
@@ -76,8 +82,8 @@ def master(tmp_path: Path) -> Iterator[str]:
             )
             processes.append(process)
             if len(processes) == 1:  # a worker that finds no master waits before it tries again
-                wait_for(port, tmp_path / "cluster.log")
-        wait_for_workers(web, tmp_path / "cluster.log")
+                wait_for(port, ground / "cluster.log")
+        wait_for_workers(web, ground / "cluster.log")
         yield address
     finally:
         for process in processes:
@@ -114,7 +120,7 @@ def wait_for_workers(port: int, log: Path) -> None:
     raise AssertionError(log.read_text(errors="replace")[-3000:])
 
 
-def test_a_cluster_reads_writes_and_streams(tmp_path: Path, master: str) -> None:
+def test_a_cluster_reads_writes_and_streams(tmp_path: Path, ground: Path, master: str) -> None:
     store = str(tmp_path / "data")
     with tailrace.open(store, flush="none") as opened:
         events = opened.stream("events", segment_bytes=20_000)
@@ -141,7 +147,7 @@ def test_a_cluster_reads_writes_and_streams(tmp_path: Path, master: str) -> None
     found = json.loads(job.stdout.strip().splitlines()[-1])
     assert found["by_key"] == {f"k{n}": 500 for n in range(4)}
     assert found["batches"] == ([700, 700, 600] if LIMITS else [2_000])
-    workers = {str(tmp_path / f"worker-{number}") for number in range(2)}
+    workers = {str(ground / f"worker-{number}") for number in range(2)}
     assert workers_of(found["places"]) == workers, "each has read"
     with tailrace.open(store) as opened:
         places = [(message.value or b"").decode() for message in opened.stream("places").read()]

@@ -516,6 +516,7 @@ def run_child(do: Callable[[], None], arm: Callable[[], None]) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("count", [5, 1_500])
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_kill_at_each_step(tmp_path: Path, count: int, flush: str) -> None:

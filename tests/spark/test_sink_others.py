@@ -59,6 +59,7 @@ class Publisher(threading.Thread):
         self.join()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_everybody_publishes_at_once(spark: Any, tmp_path: Path, flush: str) -> None:
     data = str(tmp_path / "data")

@@ -186,7 +186,7 @@ class Receiver(Generic[B], AsyncIterator[Message]):
         now = asyncio.get_running_loop().time
         try:
             deadline = None if wait is None else now() + wait  # type: ignore[operator]
-        except TypeError:
+        except (TypeError, OverflowError):
             deadline = now() + in_seconds(wait)
         arrived = self._looks
         self._wanted += max

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailrace.cli.lazy import one_line
 from tailrace.cli.output import print_json
 from tailrace.cli.places import find_store
 from tailrace.cli.stores import ENVIRONMENT, StorePlace, look_at_store, store_options
@@ -42,7 +43,8 @@ def check(context: click.Context, file: str | None, store: StorePlace, as_json: 
     """Check a file, and list every problem with its line and key.
 
     Without FILE it is the one in the store or beside it, or the one in the working folder that
-    names the store. The exit code is 0 if the file is good, 1 if it is not, and 2 if it cannot be
+    names the store. If the store is there, so is looked for what its queues do not allow, such as
+    another type. The exit code is 0 if the file is good, 1 if it is not, and 2 if it cannot be
     read.
 
     \b
@@ -65,6 +67,8 @@ def check(context: click.Context, file: str | None, store: StorePlace, as_json: 
             f"there is no {', '.join(NAMES)} in {store.path} or beside it{others}; name a file"
         )
     problems = problems_of(path)
+    if not problems:
+        problems = Config.load(path).problems_in(_queues_to_check(store))
     for problem in problems:
         if as_json:
             print_json(
@@ -159,6 +163,15 @@ def _queues(store: StorePlace) -> Mapping[str, QueueSettings]:
         return {}
     with look_at_store(store) as look:
         return look.queues()
+
+
+def _queues_to_check(store: StorePlace) -> Mapping[str, QueueSettings]:
+    """The same for who wants to know about a file, and may have no right to see the store."""
+    try:
+        return _queues(store)
+    except PermissionError as error:
+        click.echo(f"tailrace: the store was not looked at: {one_line(error)}", err=True)
+        return {}
 
 
 def _place(store: StorePlace, shown: Config) -> Value | None:

@@ -105,7 +105,7 @@ def create(
         raise InvalidName(f"there is a queue {queue!r} in {store.path}; --update changes it")
     if there is None and update:
         raise InvalidName(f"there is no queue {queue!r} in {store.path} to change")
-    _check(queue, kind or there or "classic", options)
+    _check(queue, kind or there or "classic", options, is_new=there is None)
     with open_store(store, create=True) as opened:
         make = opened.stream if (kind or there) == "stream" else opened.queue
         settings = make(queue, **options).settings
@@ -128,10 +128,13 @@ def _type_there(store: StorePlace, queue: str) -> str | None:
     return None if found is None else found.type
 
 
-def _check(queue: str, kind: str, options: dict[str, Any]) -> None:
+def _check(queue: str, kind: str, options: dict[str, Any], *, is_new: bool) -> None:
     """A mistake is found before a store is made for it."""
+    from tailrace.queue.names import refuse_reserved
     from tailrace.queue.settings import QueueSettings
 
+    if is_new:
+        refuse_reserved(queue)
     QueueSettings.create(queue, kind, **options)
 
 

@@ -53,8 +53,11 @@ def delayed(queue: str, limit: int, store: StorePlace, as_json: bool) -> None:
       tailrace delayed reminders --limit 10
       tailrace delayed reminders --json | jq -r .delay_id | xargs tailrace cancel reminders
     """
-    with open_queue(store, queue) as (_, opened):
-        found, total = opened.delayed(limit), opened.delayed_count()
+    from tailrace.queue.delays import look_at_scheduled
+
+    with look_at_store(store) as look:
+        folder = look.layout.delayed(look.settings(queue).incarnation)
+        found, total = look_at_scheduled(look.fs, folder, limit)
     for each in found:
         if as_json:
             print_json(scheduled_item(queue, each))
@@ -81,11 +84,11 @@ def _complete_id(
     """The ids of what is next, for a shell."""
     place, queue = place_in(ctx), ctx.params.get("queue")
     with contextlib.suppress(TailraceError, OSError):
-        with look_at_store(place) as look:
-            is_there = queue in look.queues()
-        if queue is not None and is_there:  # nothing is made only to complete a name
-            with open_queue(place, queue) as (_, opened):
-                ids = [each.delay_id for each in opened.delayed(_COMPLETED)]
+        from tailrace.queue.delays import look_at_scheduled
+
+        with look_at_store(place) as look:  # nothing is made only to complete a name
+            folder = look.layout.delayed(look.settings(queue or "").incarnation)
+            ids = [each.delay_id for each in look_at_scheduled(look.fs, folder, _COMPLETED)[0]]
             return [each for each in ids if each.startswith(incomplete)]
     return []
 

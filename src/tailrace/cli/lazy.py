@@ -57,6 +57,20 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """What the shell has closed (`>&-`) Python has no file for, and the next file that is
+        opened would take its number: one of a log might get what was meant for the terminal."""
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            if getattr(sys, name) is None:
+                opened = open(os.devnull, "w" if number else "r", encoding="utf-8")  # noqa: SIM115
+                if opened.fileno() != number:
+                    os.dup2(opened.fileno(), number)
+                setattr(sys, name, opened)
+                if name == "stdout":  # nobody would see what the command has to say
+                    click.echo("tailrace: standard output is closed; use >/dev/null", err=True)
+                    sys.exit(FAILED)
+        return super().main(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)

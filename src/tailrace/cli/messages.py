@@ -280,9 +280,11 @@ def _take_moment(item: dict[str, Any], name: str) -> int | None:
 
 
 def _take_ttl(item: dict[str, Any], now_ms: int) -> float | str | None:
-    """What is left of its life; one whose life is over gets the shortest."""
+    """How long it lives, or until when: as it was, however often it is passed on."""
     ttl = _take_duration(item, "ttl")
     expires_at = _take_milliseconds(item, "expires_at")
     if ttl is not None or expires_at is None:
         return ttl
-    return min(max(expires_at - now_ms, 1) / 1000, _SECONDS_MOST)
+    from tailrace.queue.publishing import Until
+
+    return Until(min(max(expires_at, 1), now_ms + _SECONDS_MOST * 1000))

@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _WIDTH = 100
+_FOLDED_ABOVE = 12  # characters of a text in a table: what is shorter stays whole
 _WIDEST = 10_000  # where no terminal sets a limit
 _STEP = 1 << 20  # bytes between two looks of the progress bar
 _WHITE = str.maketrans("", "", "\t\n\r")
@@ -142,17 +143,45 @@ def table_lines(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list
 
     cells = [list(row) for row in rows]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    needed = 0
     for column, title in enumerate(titles):
         is_number = any(_is_number(row[column]) for row in cells)
-        table.add_column(title, justify="right" if is_number else "left", overflow="fold")
+        longest = max((len(_cell(row[column])) for row in cells), default=0)
+        is_whole = is_number or longest <= _FOLDED_ABOVE  # half of a number is another number
+        table.add_column(
+            title,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=is_whole,
+            min_width=min(longest, _FOLDED_ABOVE),
+        )
+        needed += max(longest if is_whole else _FOLDED_ABOVE, len(title)) + 2
     for row in cells:
         table.add_row(*(Text(_cell(value)) for value in row))
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDEST
+    elif needed > console.width:
+        return [line for row in cells for line in _stacked(titles, row, console.width)]
     with console.capture() as captured:
         console.print(table)
     return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def _stacked(titles: Sequence[str], row: Sequence[object], width: int) -> Iterator[str]:
+    """A row of a table that is too wide: each value with its title, as many in a line as fit."""
+    line = ""
+    for title, value in zip(titles, row, strict=True):
+        if not (shown := _cell(value)):
+            continue
+        part = f"{title}: {shown}"
+        if line and len(line) + len(part) + 2 > width:
+            yield line
+            line = "  " + part
+        else:
+            line = f"{line}  {part}" if line else part
+    if line:
+        yield line
 
 
 def _is_number(value: object) -> bool:

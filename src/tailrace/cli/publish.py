@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
-from typing import IO, TYPE_CHECKING, Any
+from math import inf
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,7 +18,7 @@ from tailrace.cli.messages import Line, parse_message
 from tailrace.cli.output import print_json, progress_bar
 from tailrace.cli.stores import StorePlace, open_queue, queue_argument, store_options
 from tailrace.cli.times import parse_moment, parse_seconds
-from tailrace.errors import ConfigError, InvalidName, TailraceError
+from tailrace.errors import ConfigError, Full, InvalidName, TailraceError
 from tailrace.log.offline.words import counted
 from tailrace.units import parse_size
 
@@ -32,7 +33,15 @@ _SLIDE = 4096
 _NOTHING = (None,) * 5
 _MANY = 1_000  # messages from which on a rate means something
 
-Portion = tuple[list[Line], int]  # messages, and how many bytes of input they took
+
+class Portion(NamedTuple):
+    """Messages, and how many bytes of input they took. Those that do not say where they come from
+    are the lines behind so many of `where`."""
+
+    lines: list[Line]
+    taken: int
+    where: str = ""
+    number: int = 0
 
 
 def _parse_headers(
@@ -147,9 +156,9 @@ def publish(
         publisher = _Publisher(opened, keep_ids=in_json)
         done = 0
         try:
-            for lines, taken in portions:
-                publisher.put(lines)
-                done += taken
+            for portion in portions:
+                publisher.put(portion)
+                done += portion.taken
                 if progress is not None:
                     progress(done, total)
         except BaseException:  # Ctrl-C, too: what was published stays so
@@ -213,7 +222,7 @@ def _portions(
         return _from_files(pattern, files, in_json), total
     if value not in (None, "-"):
         assert value is not None
-        return [([pattern._replace(value=os.fsencode(value))], 0)], None
+        return [Portion([pattern._replace(value=os.fsencode(value))], 0)], None
     source = sys.stdin.buffer
     return _from_lines(pattern, source, "line", in_json), _size_of(source)
 
@@ -227,7 +236,7 @@ def _load(pattern: Line, given: bytes | None, count: int, size: int) -> Iterator
         lines = [
             pattern._replace(value=pool[n : n + size] if given is None else given) for n in slides
         ]
-        yield lines, len(lines) * size
+        yield Portion(lines, len(lines) * size)
 
 
 def _from_files(pattern: Line, files: tuple[str, ...], in_json: bool) -> Iterator[Portion]:
@@ -237,7 +246,7 @@ def _from_files(pattern: Line, files: tuple[str, ...], in_json: bool) -> Iterato
                 yield from _from_lines(pattern, file, f"{path}, line", in_json)
             else:
                 data = file.read()
-                yield [pattern._replace(value=data)], len(data)
+                yield Portion([pattern._replace(value=data, where=path)], len(data))
 
 
 def _from_lines(pattern: Line, source: IO[bytes], where: str, in_json: bool) -> Iterator[Portion]:
@@ -259,7 +268,8 @@ def _parsed(
     """The messages in some lines; those before a wrong one come first."""
     taken = sum(map(len, texts)) + len(texts)
     if not in_json:
-        yield [pattern._replace(value=text) for text in texts], taken
+        lines = [pattern._replace(value=text) for text in texts]
+        yield Portion(lines, taken, where, number)
         return
     now_ms, lines = time.time_ns() // 1_000_000, []
     for index, text in enumerate(texts, 1):
@@ -268,9 +278,9 @@ def _parsed(
                 place = f"{where} {number + index}"
                 lines.append(parse_message(text, now_ms)._replace(where=place))
             except TailraceError as error:
-                yield lines, 0
+                yield Portion(lines, 0)
                 raise TailraceError(f"{place}: {error}") from None
-    yield lines, taken
+    yield Portion(lines, taken)
 
 
 def _size_of(source: IO[bytes]) -> int | None:
@@ -297,11 +307,18 @@ class _Publisher:
         self._delayed = 0
         self._delay_ids: list[str] = []
 
-    def put(self, lines: list[Line]) -> None:
+    def put(self, portion: Portion) -> None:
         """When this returns they are durable, as the queue promises. Those that have the same
         routing key and the same life, and no name of their own, are one batch."""
-        limit = self._queue.settings.limits.max_message_size
+        settings = self._queue.settings
+        limit = min(settings.limits.max_message_size or inf, settings.max_batch_bytes // 2)
         last: dict[bool, Any] = {}  # receipts: what is delayed waits elsewhere
+        lines = portion.lines
+        if portion.where and any(_size(line) > limit for line in lines):
+            lines = [
+                line._replace(where=f"{portion.where} {number}")
+                for number, line in enumerate(lines, portion.number + 1)
+            ]
         for kind, run in groupby(lines, lambda line: _kind(line, limit)):
             if kind is None:
                 for line in run:
@@ -323,7 +340,7 @@ class _Publisher:
     def _put_one(self, line: Line) -> Any:
         later: dict[str, Any] = {"delay": line.delay, "deliver_at": line.deliver_at}
         later = {name: value for name, value in later.items() if value is not None}
-        with _telling_where(line):
+        with _telling_where(line, self._queue.settings.limits.max_message_size):
             receipt: Any = self._queue.publish(
                 line.value,
                 key=line.key,
@@ -380,7 +397,7 @@ class _Publisher:
 
 
 @contextmanager
-def _telling_where(line: Line) -> Iterator[None]:
+def _telling_where(line: Line, limit: int = 0) -> Iterator[None]:
     """What is wrong with a message is told with its place; what is wrong with the store is not."""
     try:
         yield
@@ -388,17 +405,28 @@ def _telling_where(line: Line) -> Iterator[None]:
         if not line.where:
             raise
         raise type(error)(f"{line.where}: {error}") from None
+    except Full as error:
+        if not line.where or not 0 < limit < len(line.value or b""):  # there is no room for any
+            raise
+        raise Full(f"{line.where}: {error}") from None
     except ValueError as error:  # a time that no calendar has, or a producer without a sequence
         raise TailraceError(f"{line.where}: {error}" if line.where else str(error)) from None
 
 
-def _kind(line: Line, limit: int) -> tuple[str, float | str | None] | None:
-    """What messages of one batch share; `None` if it is to be published alone. So is one that is
-    too large, so that what is before it is published, and counted."""
+def _kind(line: Line, limit: float) -> tuple[str, float | str | None] | None:
+    """What messages of one batch share; `None` if it is to be published alone. So is one that may
+    be too large, so that it is named, and what is before it is published, and counted."""
     its_own = (line.id, line.delay, line.deliver_at, line.producer, line.sequence)
-    if its_own != _NOTHING or (limit and len(line.value or b"") > limit):
+    if its_own != _NOTHING or _size(line) > limit:
         return None
     return line.routing_key, line.ttl
+
+
+def _size(line: Line) -> int:
+    size = len(line.value or b"") + len(line.key or b"")
+    if line.headers is not None:
+        size += sum(len(name) + len(value) for name, value in line.headers)
+    return size
 
 
 def _value(line: Line) -> Any:

@@ -1,7 +1,8 @@
 """Whether a file is good: every problem, not only the first.
 
-First the shape, key by key. What has it then goes to those who have the rules; if they refuse a
-queue, its options are tried one at a time, so that each wrong one is named with its line.
+First the shape, key by key. What has it then goes to those who have the rules: the options of a
+queue one at a time, so that each wrong one is named with its line; then the good ones together, and
+the queues.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tailrace.config.pipelines import problems_of_pipeline
 from tailrace.config.schema import NAME, ArchiveEntry, File
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.archived import archive_folder
+from tailrace.queue.dead_letters import wrong_routes
 from tailrace.queue.disk import DiskSettings
 from tailrace.queue.settings import QueueSettings
 from tailrace.units import parse_duration
@@ -183,8 +185,8 @@ class _Rules:
         defaults = {k: v for k, v in storage.items() if k not in (*_PLACES, "disk")}
         good = self._try_each("storage", defaults)
         good |= self._try_each("queue_manager", self._plain.get("queue_manager", {}))
-        for number, entry in enumerate(self._plain.get("queues", [])):
-            self._queue(f"queues[{number}]", entry, good)
+        queues = enumerate(self._plain.get("queues", []))
+        self._routes([self._queue(f"queues[{number}]", entry, good) for number, entry in queues])
         for number, entry in enumerate(self._plain.get("pipelines", [])):
             for key, said in problems_of_pipeline(entry):
                 self._findings.complain(f"pipelines[{number}].{key}", said)
@@ -222,7 +224,8 @@ class _Rules:
             elif name is not None:
                 seen[name] = path
 
-    def _queue(self, path: str, entry: dict[str, Any], defaults: dict[str, Any]) -> None:
+    def _queue(self, path: str, entry: dict[str, Any], defaults: dict[str, Any]) -> QueueSettings:
+        """As it is without what is wrong."""
         if entry.get("replication", {}).get("enabled"):
             self._findings.complain(
                 f"{path}.replication.enabled",
@@ -230,17 +233,23 @@ class _Rules:
                 "replication",
             )
         self._archive(f"{path}.archive", entry.get("archive", {}))
+        good = self._try_each(path, queue_options(entry))
         name, kind = entry.get("name", "x"), entry.get("type", "classic")
-        options = queue_options(entry)
-        try:
-            QueueSettings.create(name, kind, defaults=defaults, **options)
-        except (ConfigError, InvalidName) as error:
-            before = len(self._findings.problems)
-            self._try(path, "name", name=name, topics=[])
-            self._try(path, "type", type=kind)
-            self._try_each(path, options)
-            if len(self._findings.problems) == before:
-                self._findings.complain(path, str(error))
+        if not self._try(path, "name", name=name):
+            name, good["topics"] = "x", []
+        if not self._try(path, "type", type=kind):
+            kind = "classic"
+        settings = QueueSettings.unchecked(name, kind, defaults=defaults, **good)
+        for key, said in settings.contradictions():
+            self._findings.complain(f"{path}.{key}", said)
+        return settings
+
+    def _routes(self, settings: list[QueueSettings]) -> None:
+        """Where dead letters go, from queue to queue of the file."""
+        places = {each.name: f"queues[{number}]" for number, each in enumerate(settings)}
+        queues = {each.name: each for each in settings}
+        for name, key, said in wrong_routes(queues, {}, queues):
+            self._findings.complain(f"{places[name]}.{key}", said)
 
     def _archive(self, path: str, entry: Mapping[str, Any]) -> None:
         if entry and "to" not in entry:  # an empty one says that there is none
@@ -265,12 +274,14 @@ class _Rules:
         good: dict[str, Any] = {}
         for key, option in _singly(options):
             if self._try(path, key, **option):
-                good |= option
+                for name, value in option.items():
+                    is_part = isinstance(value, Mapping)
+                    good[name] = {**good.get(name, {}), **value} if is_part else value
         return good
 
     def _try(self, path: str, key: str, **given: Any) -> bool:
         try:
-            QueueSettings.create(**{"name": "x", **given})
+            QueueSettings.unchecked(**{"name": "x", **given})
         except (ConfigError, InvalidName) as error:
             self._findings.complain(f"{path}.{key}", str(error).removeprefix(f"{key}: "))
             return False

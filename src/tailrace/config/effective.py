@@ -15,15 +15,13 @@ from tailrace.config.keys import Key, keys_of
 from tailrace.config.model import DEFAULT, Config, Value
 from tailrace.config.schema import QueueEntry
 from tailrace.queue.settings import LOG_OPTIONS, QueueSettings
-from tailrace.units import parse_duration, parse_size
+from tailrace.units import parse_duration, parse_size, write_duration, write_size
 
 __all__ = ["STORE", "effective_values"]
 
 STORE: Final = "store"
 
 _OF_QUEUE: Final = re.compile(r"queues\[(\d+)\]\.(.+)")
-_DURATIONS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
-_SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def effective_values(
@@ -52,9 +50,9 @@ def _stored(value: Value, name: str, settings: QueueSettings) -> Value:
         return value
     kind = _key(name).kind
     if kind == "duration":
-        is_same, shown = parse_duration(value.value, name) == found, _unit(found, _DURATIONS)
+        is_same, shown = parse_duration(value.value, name) == found, write_duration(found)
     elif kind == "size":
-        is_same, shown = parse_size(value.value, name) == found, _unit(found, _SIZES)
+        is_same, shown = parse_size(value.value, name) == found, write_size(found)
     else:
         is_same, shown = value.value == found, found
     return Value(value.key, value.value if is_same else shown, STORE)
@@ -64,13 +62,6 @@ def _key(name: str) -> Key:
     section, _, inner = name.partition(".")
     key = keys_of(QueueEntry)[section]
     return keys_of(key.section)[inner] if inner else key
-
-
-def _unit(number: int, units: tuple[tuple[str, int], ...]) -> str | int:
-    for unit, size in units:
-        if number and number % size == 0:
-            return f"{number // size}{unit}"
-    return number
 
 
 def _settings(settings: QueueSettings) -> dict[str, Any]:

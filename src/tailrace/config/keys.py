@@ -26,7 +26,7 @@ EXPECTED: Final = {
     "duration": "a duration such as '30s', or seconds",
     "size": "a size such as '64MiB', or bytes",
     "retries": "a whole number, or 'unlimited'",
-    "address": "an address such as '127.0.0.1:1883'",
+    "address": "an address such as '127.0.0.1:1883', with a port up to 65535",
     "hours": "always, disk_full, or hours such as '04;16'",
     "choice": "text",
     "names": "a list of names",

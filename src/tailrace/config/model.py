@@ -13,11 +13,14 @@ from tailrace.config.checking import Findings, check_nodes, queue_options
 from tailrace.config.keys import keys_of
 from tailrace.config.nodes import Node, Problem, Unreadable, refuse
 from tailrace.config.schema import Disk, File, Pipeline
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.addresses import default_binding
+from tailrace.queue.dead_letters import wrong_routes
+from tailrace.queue.disk import DiskSettings
+from tailrace.queue.names import refuse_reserved
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
-from tailrace.units import parse_duration
+from tailrace.units import parse_duration, write_size
 
 __all__ = [
     "NAMES",
@@ -34,6 +37,7 @@ __all__ = [
 
 NAMES: Final = ("tailrace.yaml", "tailrace.yml", "tailrace.toml")
 DEFAULT: Final = "default"
+_ENOUGH: Final = "storage.disk.enough_free"
 _PLACES: Final = ("storage.path", "storage.badger_dir")
 
 
@@ -191,22 +195,54 @@ class Config:
     def apply(self, store: Store) -> None:
         """Make the queues of the file, and change those that exist: what the file says of a queue
         counts, what it does not say stays. If one cannot be changed so, none is."""
-        current = store.registry.current()
-        for queue in self.queues:
-            settings = current.get(queue.name)
-            if settings is not None:
-                self._check_change(settings, queue)
+        for problem in self.problems_in(store.registry.current()):
+            raise ConfigError(str(problem))
         store.declare([(queue.name, queue.type, queue.options) for queue in self.queues])
 
-    def _check_change(self, settings: QueueSettings, queue: QueueConfig) -> None:
+    def problems_in(self, queues: Mapping[str, QueueSettings]) -> list[Problem]:
+        """Why a store with these queues could not be opened with this file, in the order of its
+        lines."""
+        found: list[Problem] = []
+        after = dict(queues)
+        for queue in self.queues:
+            try:
+                after[queue.name] = self._declared(queue, queues.get(queue.name), queue.options)
+            except InvalidName as error:
+                found.append(self._problem(f"{queue.path}.name", str(error)))
+            except ConfigError as error:
+                found += self._singly(queue, queues.get(queue.name)) or [
+                    self._problem(queue.path, str(error))
+                ]
+        places = {queue.name: queue.path for queue in self.queues if queue.name in after}
+        for name, key, said in wrong_routes(after, queues, places):
+            found.append(self._problem(f"{places[name]}.{key}", said))
+        return sorted(found, key=lambda problem: problem.line)
+
+    def _declared(
+        self, queue: QueueConfig, settings: QueueSettings | None, options: Mapping[str, Any]
+    ) -> QueueSettings:
+        """What a queue becomes."""
+        defaults = self.store_options()
+        defaults.pop("disk", None)
+        if settings is not None:
+            return settings.declared(queue.type, defaults, options)
+        refuse_reserved(queue.name)
+        return QueueSettings.create(queue.name, queue.type, defaults, **options)
+
+    def _singly(self, queue: QueueConfig, settings: QueueSettings | None) -> list[Problem]:
+        """What of a queue is refused, where it is an option by itself."""
+        found = []
         for key, value in {"type": queue.type, **queue.options}.items():
             try:
-                settings.changed(**{key: value})
+                self._declared(queue, settings, {} if key == "type" else {key: value})
             except ConfigError as error:
-                place = f"{queue.path}.{key}"
-                said = str(error).removeprefix(f"{key}: ")
-                problem = Problem(self._findings.file, self._findings.line_of(place), place, said)
-                raise ConfigError(str(problem)) from None
+                if key == "type" or not str(error).startswith("type: "):
+                    said = str(error).removeprefix(f"{key}: ")
+                    found.append(self._problem(f"{queue.path}.{key}", said))
+        return found
+
+    def _problem(self, key: str, said: str) -> Problem:
+        return Problem(self._findings.file, self._findings.line_of(key), key, said)
 
     # --- origins ----------------------------------------------------------------------------
 
@@ -229,6 +265,9 @@ class Config:
                     yield self._place()
             elif value is None and key.inherits:
                 yield Value(path, self.value_of(key.inherits), self.origin(key.inherits))
+            elif value is None and path == _ENOUGH:
+                enough = DiskSettings.parse(self._findings.plain.get("storage", {}).get("disk"))
+                yield Value(path, write_size(enough.enough_free), DEFAULT)
             elif value is None and key.name == "topics":
                 yield Value(path, [default_binding(name or "")], DEFAULT)
             elif value is not None:

@@ -63,7 +63,8 @@ OUTPUT_MODES: Final = ("append", "update", "complete")
 _DURATION: Final = r"^\s*(\d+(\.\d+)?\s*([mM]?[sS]|[mMhHdDwW])?\s*)+$"
 _SIZE: Final = r"^\s*\d+(\.\d+)?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
 _HOURS: Final = r"^\s*(always|disk_full|\d{1,2}(\s*;\s*\d{1,2})*)\s*$"
-_ADDRESS: Final = r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]*):[0-9]{1,5}$"
+_PORT: Final = r"([0-5]?[0-9]{1,4}|6([0-4][0-9]{3}|5([0-4][0-9]{2}|5([0-2][0-9]|3[0-5]))))"
+_ADDRESS: Final = rf"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]*):{_PORT}$"
 
 Text = Annotated[str, _kind("text")]
 Texts = Annotated[list[str], _kind("texts")]
@@ -458,7 +459,11 @@ class File(_Section, frozen=True, kw_only=True):
     storage: Storage = field(default_factory=Storage)
     listeners: Annotated[
         dict[Annotated[str, Meta(pattern=NAME.pattern)], Address],
-        _says("where the broker listens: an address for each protocol, `mqtt`, `ws`, …", "none"),
+        _says(
+            "where the broker listens: an address for each protocol, `mqtt`, `ws`, …; without a "
+            "host on every one of the machine, with the port 0 on any that is free",
+            "none",
+        ),
     ] = field(default_factory=dict)
     queue_manager: QueueManager = field(default_factory=QueueManager)
     queues: list[QueueEntry] = field(default_factory=list)

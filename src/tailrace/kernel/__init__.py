@@ -87,10 +87,12 @@ __all__ = [
     "lock_now",
     "numbered",
     "read_header",
+    "read_line",
     "s2_decompress",
     "stamped",
     "tally",
     "unlock",
+    "write_line",
 ]
 
 
@@ -124,6 +126,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
     )
     from tailrace.kernel.pure.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.pure.flock import lock_now, unlock
+    from tailrace.kernel.pure.lines import read_line, write_line
     from tailrace.kernel.pure.notes import Notes
     from tailrace.kernel.pure.outline import is_plain
     from tailrace.kernel.pure.records import Record, encode_headers, find_header, numbered, stamped
@@ -146,6 +149,7 @@ else:
     )
     from tailrace.kernel.compiled.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.compiled.flock import lock_now, unlock
+    from tailrace.kernel.compiled.lines import read_line, write_line
     from tailrace.kernel.compiled.notes import Notes
     from tailrace.kernel.compiled.outline import is_plain
     from tailrace.kernel.compiled.records import (

@@ -180,8 +180,15 @@ def too_many(count: int) -> ValueError:
     return ValueError(f"a batch holds at most {MAX_COUNT} records, not {count}; split them")
 
 
-def too_large(size: int, limit: int) -> TooLarge:
-    """The error for records that are too long for one batch."""
+def too_large(size: int, limit: int, count: int = 0) -> TooLarge:
+    """The error for records that are too long for one batch; one alone cannot be split."""
+    if count == 1:
+        return TooLarge(
+            f"a record of {size} bytes, with its key and headers, is more than a batch may hold: "
+            f"max_batch_bytes is {limit}",
+            size,
+            limit,
+        )
     return TooLarge(
         f"the records need {size} bytes and a batch may hold {limit}; split them", size, limit
     )

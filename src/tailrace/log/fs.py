@@ -16,8 +16,9 @@ import functools
 import mmap
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tailrace.log.locks import ProcessLock
 
@@ -294,13 +295,34 @@ class OsFileSystem:
                 # Written, not only made longer: a store must not find the disk full. Somebody else
                 # may be doing the same, and have begun to use it, so the beginning is left alone.
                 write_all(file, bytes(size - _USED_OF_MAPS), _USED_OF_MAPS)
-            access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
-            return memoryview(mmap.mmap(file.fd, size, access=access))
+            return _mapped(path, file.fd, size, write)
         finally:
             file.close()
 
     def boot_id(self) -> bytes:
         return _boot_id()
+
+
+# A map keeps a file open (unless `trackfd` says otherwise, which Python knows from 3.13 on), and a
+# log that is read and written has its board mapped twice. While a file is mapped no other has its
+# number; the path, because not every file system can be trusted with that.
+_Place = tuple[str, int, int, int, bool]
+_maps: weakref.WeakValueDictionary[_Place, mmap.mmap] = weakref.WeakValueDictionary()
+_UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+
+def _mapped(path: str, fd: int, size: int, write: bool) -> memoryview:
+    found = os.fstat(fd)
+    place = os.path.abspath(path), found.st_dev, found.st_ino, size
+    known = _maps.get((*place, True))
+    if known is None and not write:
+        known = _maps.get((*place, False))
+    if known is None:
+        access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+        known = mmap.mmap(fd, size, access=access, **_UNTRACKED)
+        if found.st_ino:
+            _maps[*place, write] = known
+    return memoryview(known) if write else memoryview(known).toreadonly()
 
 
 def _sync_fully(fd: int, ask: Callable[[int], object]) -> None:

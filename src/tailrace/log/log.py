@@ -229,7 +229,7 @@ class Log:
                 data = encode_placed(value, key, headers, timestamp, offset, now_ms)
                 size = len(data)
                 if size > self._max_batch_size:
-                    raise too_large(size - HEADER_SIZE, self.options.max_batch_bytes)
+                    raise too_large(size - HEADER_SIZE, self.options.max_batch_bytes, 1)
                 tail.write(data, size, 1, now_ms if timestamp is None else timestamp)
                 if turn.shares or turn.memory[ATTENTION]:
                     writer.end_turn()
@@ -242,7 +242,7 @@ class Log:
         """Append a batch that was encoded before."""
         writer = self._writing()
         if draft.size > self._max_batch_size:
-            raise too_large(draft.size - HEADER_SIZE, self.options.max_batch_bytes)
+            raise too_large(draft.size - HEADER_SIZE, self.options.max_batch_bytes, draft.count)
         offset = writer.append(draft)
         return Receipt(offset, offset + draft.count, draft.count, self._committer)
 

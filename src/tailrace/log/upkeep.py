@@ -7,10 +7,12 @@ costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from tailrace.errors import Closed, TailraceError
@@ -24,12 +26,14 @@ _SOON_S = 0.1
 
 
 class Chore(NamedTuple):
-    """Something to do every so often: for the first time after `first_s`, or an interval."""
+    """Something to do every so often: for the first time after `first_s`, or an interval. If that
+    has no end, it is done when somebody says so. Without `in_turn` it concerns nobody else."""
 
     name: str
     interval_s: float
     do: Callable[[], object]
     first_s: float | None = None
+    in_turn: bool = True
 
 
 class Upkeep:
@@ -47,14 +51,23 @@ class Upkeep:
             for chore in chores
         }
         self._stopped = False
-        self._wake = threading.Event()
+        # No event: the garbage collector may come while somebody is at its lock, and wakes us too.
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tailrace-upkeep", daemon=True)
         self._thread.start()
 
     def hurry(self, name: str) -> None:
         """Do a chore now."""
         self._due[name] = 0
-        self._wake.set()
+        self._wake.put(None)
+
+    def expect(self, name: str, within_s: float) -> None:
+        """Do a chore within so many seconds. Waits for nobody: the garbage collector may call
+        it."""
+        due_s = time.monotonic() + within_s
+        if due_s < self._due[name]:
+            self._due[name] = due_s
+            self._wake.put(None)
 
     def pace(self, name: str, interval_s: float) -> None:
         """Do a chore so often from now on."""
@@ -62,7 +75,7 @@ class Upkeep:
             if chore.name == name and chore.interval_s != interval_s:
                 self._chores[index] = chore._replace(interval_s=interval_s)
                 self._due[name] = min(self._due[name], time.monotonic() + interval_s)
-                self._wake.set()
+                self._wake.put(None)
 
     def _run(self) -> None:
         try:
@@ -72,14 +85,22 @@ class Upkeep:
 
     def _work(self) -> None:
         while True:
-            self._wake.wait(max(min(self._due.values()) - time.monotonic(), 0))
-            self._wake.clear()
+            self._sleep(min(self._due.values()) - time.monotonic())
             for chore in self._chores:
                 if self._stopped:
                     return
                 if self._due[chore.name] <= time.monotonic():
                     self._due[chore.name] = time.monotonic() + chore.interval_s
-                    self._do_in_turn(chore)
+                    if chore.in_turn:
+                        self._do_in_turn(chore)
+                    else:
+                        self._do(chore)
+
+    def _sleep(self, for_s: float) -> None:
+        with contextlib.suppress(Empty):
+            self._wake.get(timeout=min(max(for_s, 0), threading.TIMEOUT_MAX))
+            while True:  # who has called several times means the same
+                self._wake.get_nowait()
 
     def _do_in_turn(self, chore: Chore) -> None:
         try:
@@ -117,4 +138,4 @@ class Upkeep:
     def end(self) -> None:
         """Stop soon. Waits for nobody: the garbage collector may call it."""
         self._stopped = True
-        self._wake.set()
+        self._wake.put(None)

@@ -48,6 +48,7 @@ __all__ = ["AnyGroup", "GroupInfo", "LogQueue", "group_id_of"]
 
 AnyGroup = ClassicGroup | StreamGroup
 C = TypeVar("C", Consumer, StreamConsumer)
+T = TypeVar("T")
 
 _TRIES = 20  # to come into a group that others delete
 _START = re.compile(r"(offset|timestamp)=(\d+)")
@@ -85,7 +86,8 @@ class LogQueue(Roomy):
             store.open_log,
         )
         # By then the store's thread, if it has one, delivers what is due when it is due.
-        self._has_caught_up = not store.upkeep
+        self._due: object = None  # another, when something is to be looked for
+        self._looked_for: object = object() if store.upkeep else None
         self._is_closing = False
 
     # --- settings ---------------------------------------------------------------------------
@@ -166,21 +168,31 @@ class LogQueue(Roomy):
         settings = self.settings
         log = self._log
         if log is None:
-            with self._lock:
-                if self._log is None:
-                    if not self._is_closing:
-                        self._store.check_open()
-                    try:
-                        in_need = self._store.reserve.in_need
-                        with opening(f"the log of the queue {self.name!r}"):
-                            self._log = in_need(lambda: self._store.open_log(settings))
-                        if self.settings is not settings:  # changed meanwhile
-                            self._adopt(self.settings)
-                    finally:  # whatever came of it, if the folder went away meanwhile
-                        self._check_there()
-                log = self._log
+            log = self._with_files(partial(self._opened_log, settings))
             self.note_opened()
         return log
+
+    def _opened_log(self, settings: QueueSettings) -> QueueLog:
+        with self._lock:
+            if self._log is None:
+                if not self._is_closing:
+                    self._store.check_open()
+                try:
+                    in_need = self._store.reserve.in_need
+                    with opening(f"the log of the queue {self.name!r}"):
+                        self._log = in_need(lambda: self._store.open_log(settings))
+                    if self.settings is not settings:  # changed meanwhile
+                        self._adopt(self.settings)
+                finally:  # whatever came of it, if the folder went away meanwhile
+                    self._check_there()
+            return self._log
+
+    def _with_files(self, do: Callable[[], T]) -> T:
+        """Do what opens files. Others rest for it, if need be, unless somebody could be waiting for
+        our lock: then it is for whoever has taken that."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return do()
+        return self._store.handles.open(self, do)
 
     def note_opened(self) -> None:
         """There are more files open than before. Not with our lock: others may be asked to rest."""
@@ -253,7 +265,15 @@ class LogQueue(Roomy):
             raise ValueError("timeout is for follow=True; without it nothing is waited for")
         else:
             records = log.read(first, end)
-        return (Message(self.name, record, None, 0, 0, 0) for record in records)
+        return self._messages(records)
+
+    def _messages(self, records: Iterator[Record]) -> Iterator[Message]:
+        try:
+            for record in records:
+                yield Message(self.name, record, None, 0, 0, 0)
+        except Closed:  # that of the log says little: was the queue deleted, or the store closed?
+            self.settings  # noqa: B018
+            raise
 
     def resolve(self, start: Any, timestamp: int | None = None) -> int:
         """The offset that a start means, inside of what the queue holds."""
@@ -309,17 +329,22 @@ class LogQueue(Roomy):
         """This process's hold on a group, which is made if it does not exist."""
         settings, log = self.settings, self.log
         group_id, own = group_id_of(group, pattern)
-        with self._lock:
-            found = self._groups.get(group_id)
-            if found is not None and not found.closed:
-                return found
-            self._store.check_open()
-            with self._opening(group_id):
-                files = self._files(group_id, settings, log)._replace(create=create)
-                made = self._store.reserve.in_need(lambda: self._come_into(files, own))
-            self._groups[group_id] = made
-            if self.settings is not settings:  # changed meanwhile
-                self._adopt(self.settings)
+
+        def open_group() -> AnyGroup:
+            with self._lock:
+                found = self._groups.get(group_id)
+                if found is not None and not found.closed:
+                    return found
+                self._store.check_open()
+                with self._opening(group_id):
+                    files = self._files(group_id, settings, log)._replace(create=create)
+                    made = self._store.reserve.in_need(lambda: self._come_into(files, own))
+                self._groups[group_id] = made
+                if self.settings is not settings:  # changed meanwhile
+                    self._adopt(self.settings)
+                return made
+
+        made = self._with_files(open_group)
         self.note_opened()
         return made
 
@@ -366,7 +391,14 @@ class LogQueue(Roomy):
             mode=self._store.mode,
             check=self._check_there,
             make_room=store.reserve.helps,
+            note_dropped=store.tidy_soon,
         )
+
+    def tidy(self) -> None:
+        """Part with consumers of this process that nobody has closed."""
+        for group in list(self._groups.values()):
+            with contextlib.suppress(Closed):
+                group.tidy_in_passing()
 
     def group_ids(self) -> list[str]:
         """The groups that the queue has."""
@@ -441,15 +473,21 @@ class LogQueue(Roomy):
         return self.log.tail("next", also=(files.bell,))
 
     def _bring_due(self) -> bool:
-        """Whoever comes to a store finds there what was due before. Deliver a batch of that; false
-        if there is no more, from when on that is the business of the store's thread."""
-        if self._has_caught_up:
+        """Whoever comes to a store finds there what was due before, and what this process published
+        that was. Deliver a batch of that; false if there is no more, from when on that is the
+        business of the store's thread."""
+        due = self._due
+        if due is self._looked_for:
             return False
         with contextlib.suppress(TailraceError, OSError):  # the thread tries again, and tells of it
             if self.delays.exists and self.delays.deliver() is not None:
                 return True
-        self._has_caught_up = True
+        self._looked_for = due
         return False
+
+    def note_due(self) -> None:
+        """Something was published that is due already."""
+        self._due = object()
 
     def _attended(self, make: Callable[[Callable[[], None]], C]) -> C:
         """A consumer, as long as which an ephemeral queue stays; it is given how to leave."""

@@ -2,7 +2,8 @@
 
 Each process that has the store open has one, and one at a time works, by a lock that ends with its
 process. It deletes what may be deleted, expires groups where that is the rule, keeps the reserve,
-and looks how full the disk is.
+and looks how full the disk is. And each parts with the consumers of its own process that nobody has
+closed, a moment after they are gone.
 
 A queue in which nothing has happened since the last look, and of which nothing has become too old,
 is not opened: what that costs is the times of a few files. A disk that stays too full is looked at
@@ -44,7 +45,8 @@ _DISK_S: Final = 5.0
 _LONGEST_S: Final = 60.0  # between two searches for what could go from a disk that is too full
 _STUCK_S: Final = 300.0  # a lease may end without a trace
 _SHORTEST_S: Final = 0.02
-_RETENTION, _DISK = "retention", "a look at the disk"
+_TIDY_S: Final = 0.5  # whoever closes a consumer, or opens the next, tidies before that
+_RETENTION, _DISK, _TIDYING = "retention", "a look at the disk", "tidying"
 
 Sign = tuple[object, ...]
 
@@ -69,6 +71,7 @@ class Caretaker:
         chores = [
             Chore(_RETENTION, shortest_s, self.retain),
             Chore(_DISK, min(shortest_s, _DISK_S), self.mind_the_disk),
+            Chore(_TIDYING, math.inf, self.tidy, in_turn=False),
         ]
         lock = store.fs.lock(os.path.join(store.layout.side, LOCK))
         self._upkeep = Upkeep(store.path, chores, lock)
@@ -76,6 +79,21 @@ class Caretaker:
 
     def stop(self) -> None:
         self._upkeep.stop()
+
+    # --- consumers --------------------------------------------------------------------------
+
+    def tidy_soon(self) -> None:
+        """Waits for nobody: the garbage collector may call it."""
+        self._upkeep.expect(_TIDYING, _TIDY_S)
+
+    def tidy(self) -> None:
+        store = self._store()
+        if store is not None:
+            try:
+                store.tidy()
+            except (TailraceError, OSError):
+                self._upkeep.expect(_TIDYING, _LONGEST_S)
+                raise
 
     # --- how often --------------------------------------------------------------------------
 
@@ -138,10 +156,10 @@ class Caretaker:
         queue = store.get(name)
         is_open = queue.is_open
         try:
-            deleted = self._expire_groups(queue, settings)
+            deleted = queue.expire_by_rule()
             if not may_delete:
                 return deleted
-            deleted += queue.vacuum().segments
+            deleted += queue.drop_segments().segments
             wake_ms = _wake_ms(queue, settings, store.clock.wall_ms())
         finally:
             if not is_open:
@@ -152,16 +170,6 @@ class Caretaker:
         else:
             self._signs[name] = sign
         return deleted
-
-    def _expire_groups(self, queue: Queue | Stream, settings: QueueSettings) -> int:
-        if not settings.expire_groups_ms:
-            return 0
-        expired = queue.expire_groups(settings.expire_groups_ms / 1000)
-        for group_id in expired:
-            extra = {"queue": queue.name, "group": group_id}
-            text = "%s: the group %r was idle, and is deleted"
-            logger.warning(text, queue, group_id, extra=extra)
-        return len(expired)
 
     def _sign(self, store: Store, settings: QueueSettings) -> Sign:
         """What tells that something was published, settled or deleted, or set otherwise."""

@@ -64,7 +64,7 @@ class _Receiver:
         self.check_open()
         try:
             deadline = None if wait is None else time.monotonic() + wait  # type: ignore[operator]
-        except TypeError:
+        except (TypeError, OverflowError):
             deadline = time.monotonic() + in_seconds(wait)
         taken: list[Message] = []
         try:

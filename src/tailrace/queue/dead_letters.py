@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from tailrace.errors import InvalidName
+from tailrace.errors import ConfigError, InvalidName
 from tailrace.kernel import Record
 from tailrace.queue.addresses import default_binding, parse_address
 from tailrace.queue.message import Message, given_id, new_record
+from tailrace.queue.names import RESERVED
 from tailrace.queue.settings import QueueSettings
 
 __all__ = [
     "GROUP",
     "PREFIX",
     "Place",
+    "check_routes",
     "dead_letter",
     "origin",
     "place_of",
@@ -29,6 +32,7 @@ __all__ = [
     "revived",
     "step_id",
     "usual_place",
+    "wrong_routes",
 ]
 
 GROUP: Final = "$dead"
@@ -75,6 +79,90 @@ def places_of(settings: QueueSettings) -> list[Place]:
 def queue_of(settings: QueueSettings) -> str:
     """The queue that a queue's dead letters go to."""
     return place_of(settings).queue
+
+
+# --- where they may go ----------------------------------------------------------------------
+
+
+def check_routes(
+    queues: Mapping[str, QueueSettings], before: Mapping[str, QueueSettings], names: Collection[str]
+) -> None:
+    """`ConfigError` for the first of `wrong_routes`."""
+    for _, key, said in wrong_routes(queues, before, names):
+        raise ConfigError(f"{key}: {said}")
+
+
+def wrong_routes(
+    queues: Mapping[str, QueueSettings], before: Mapping[str, QueueSettings], names: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Why dead letters could not go where they are to go, once the queues of these names are as
+    they are in `queues`: the queue that is to blame, its option, and the reason. What was as wrong
+    `before` keeps nobody from changing something else."""
+    told: set[frozenset[str]] = set()
+    for name in names:
+        settings = queues[name]
+        if settings.type == "stream":
+            if name not in before:
+                yield from _wrong_stream(queues, before, name)
+        elif _goes_elsewhere(settings, before.get(name)):
+            place = place_of(settings)
+            target = queues.get(place.queue)
+            if target is not None and target.type == "stream":
+                said = f"{place.queue} is a stream; dead letters need a classic queue"
+                yield name, "dlq.topic", said
+            elif target is None and place.queue in RESERVED:
+                said = f"{place.queue} is reserved for the broker; name another queue"
+                yield name, "dlq.topic", said
+            circle = _circle(queues, name)
+            if len(circle) > 1 and frozenset(circle) not in told:
+                told.add(frozenset(circle))
+                way = " to ".join([*circle, name])
+                said = (
+                    f"dead letters would go round in a circle, from {way}, and never come to an "
+                    "end; give one of these queues another dlq.topic, or set its dlq.enabled to "
+                    "false"
+                )
+                yield name, "dlq.topic", said
+
+
+def _goes_elsewhere(settings: QueueSettings, was: QueueSettings | None) -> bool:
+    """Do its dead letters go where they did not go before?"""
+    if not settings.dlq.enabled:
+        return False
+    return was is None or not was.dlq.enabled or queue_of(was) != queue_of(settings)
+
+
+def _wrong_stream(
+    queues: Mapping[str, QueueSettings], before: Mapping[str, QueueSettings], name: str
+) -> Iterator[tuple[str, str, str]]:
+    """It is new. If a queue is new that names it, that one is to blame."""
+    for other in queues.values():
+        topic = other.dlq.topic or f"$dlq/{other.name}"
+        if name not in topic or other.type == "stream" or not other.dlq.enabled:
+            continue  # of most of them nothing more has to be known
+        if queue_of(other) == name and not _goes_elsewhere(other, before.get(other.name)):
+            said = (
+                f"the dead letters of {other.name} go to {name}, and they need a classic queue; "
+                f"give {other.name} another dlq.topic first, or the stream another name"
+            )
+            yield name, "type", said
+
+
+def _circle(queues: Mapping[str, QueueSettings], name: str) -> list[str]:
+    """The queues that a dead letter comes through until it is where it was; none if it ends."""
+    way, at = [name], queues[name]
+    while at.dlq.enabled and at.type == "classic":
+        following = queues.get(queue_of(at))
+        if following is None or following.name in way[1:]:  # which is a circle without this one
+            return []
+        if following.name == name:
+            return way
+        way.append(following.name)
+        at = following
+    return []
+
+
+# --- what they are --------------------------------------------------------------------------
 
 
 def step_id(kind: str, incarnation: str, group_id: str, offset: int) -> str:

@@ -43,6 +43,7 @@ __all__ = [
     "discard",
     "due_ms",
     "held_still",
+    "look_at_scheduled",
     "sweep",
 ]
 
@@ -357,19 +358,18 @@ class Delays(Delivery):
         """The same, of a message that is encoded, with that time for its timestamp."""
         limit = self._queue.log.options.max_batch_bytes
         if draft.size > limit - _ROOM:  # it has to fit into a batch of the queue
-            raise too_large(draft.size, limit - _ROOM)
+            raise too_large(draft.size, limit - _ROOM, draft.count)
         incoming = self.incoming  # as long as we have it, nobody lets go of the page
         page = self._page
         receipt = incoming.append_draft(draft)
+        if due <= self._wall_ms():
+            self._queue.note_due()
         if page is not None and page[_ASLEEP]:
             page[_ASLEEP] = 0
             self._alarm.ring()
         elif due < self._alarm.next_ms:
             self._alarm.ring()
-        return Delayed(receipt, self._id_of((due, receipt.offset)), due)
-
-    def _id_of(self, key: Key) -> str:
-        return f"{key[0]:x}-{key[1]:x}-{self._tag}"
+        return Delayed(receipt, _id_of((due, receipt.offset), self._tag), due)
 
     # --- cancel, list, count ----------------------------------------------------------------
 
@@ -402,20 +402,7 @@ class Delays(Delivery):
         if not self.exists:
             return []
         with self._turn() as state:
-            return [self._scheduled(key, record) for key, record in islice(state.all(), limit)]
-
-    def _scheduled(self, key: Key, record: Record) -> Scheduled:
-        pairs = tuple(pair for pair in record.headers.pairs if not pair[0].startswith("_"))
-        return Scheduled(
-            self._id_of(key),
-            key[0],
-            topic_of(record),
-            record.key or None,
-            record.value,
-            Headers.from_pairs(pairs),
-            given_id(record),
-            expires_at(record),
-        )
+            return _listed(state, limit)
 
     def count(self) -> int:
         """How many messages are to be delivered."""
@@ -493,32 +480,62 @@ def sweep(fs: FileSystem, layout: Layout, queues: Callable[[], Queues]) -> None:
                 fs.unlink(folder)
 
 
+def _id_of(key: Key, tag: str) -> str:
+    return f"{key[0]:x}-{key[1]:x}-{tag}"
+
+
+def _listed(state: Schedule, limit: int | None) -> list[Scheduled]:
+    tag = state.manifest.id
+    return [_scheduled(key, record, tag) for key, record in islice(state.all(), limit)]
+
+
+def _scheduled(key: Key, record: Record, tag: str) -> Scheduled:
+    pairs = tuple(pair for pair in record.headers.pairs if not pair[0].startswith("_"))
+    return Scheduled(
+        _id_of(key, tag),
+        key[0],
+        topic_of(record),
+        record.key or None,
+        record.value,
+        Headers.from_pairs(pairs),
+        given_id(record),
+        expires_at(record),
+    )
+
+
 def count_scheduled(fs: FileSystem, folder: str) -> int:
     """How many messages are to be delivered, without disturbing anybody: nothing is locked, made or
     changed. What is being delivered just now may count or not."""
+    return look_at_scheduled(fs, folder, 0)[1]
+
+
+def look_at_scheduled(
+    fs: FileSystem, folder: str, limit: int | None
+) -> tuple[list[Scheduled], int]:
+    """The first of the messages that are to be delivered, and how many there are; likewise."""
     for is_last in (*[False] * _TRIES, True):
         if not _exists(fs, folder):
-            return 0
+            return [], 0
         before = Manifest.read(fs, folder)
         try:
-            count = _count(fs, folder)
+            found = _look_at(fs, folder, limit)
         except (FileNotFoundError, OffsetOutOfRange):
             if is_last:
                 raise
         else:
             if is_last or Manifest.read(fs, folder) == before:  # else the files were changed
-                return count
+                return found
     raise AssertionError  # the last try ends it
 
 
-def _count(fs: FileSystem, folder: str) -> int:
+def _look_at(fs: FileSystem, folder: str, limit: int | None) -> tuple[list[Scheduled], int]:
     state = Schedule(fs, folder, Manifest.load(fs, folder))
     given = None if isinstance(fs, OsFileSystem) else fs
     try:
         with Log(os.path.join(folder, "incoming"), read_only=True, fs=given) as incoming:
             for record in records_of(incoming, state.next_offset, incoming.end_offset):
                 state.apply(record)
-        return state.count
+        return _listed(state, limit) if limit != 0 else [], state.count
     finally:
         state.close()
 

@@ -77,6 +77,8 @@ class Target(Protocol):
 
     def note_opened(self) -> None: ...
 
+    def note_due(self) -> None: ...
+
 
 class Delivery:
     """The turn, and what is done in it. Thread-safe."""

@@ -34,17 +34,19 @@ def waits() -> Iterator[float]:
 class Depth:
     """Lets publishers in. `measure` tells how many messages are not settled, `pass_by` settles
     those that nobody will ever get, and `drop` so many of the oldest that nobody has; both tell how
-    many. Thread-safe."""
+    many. `now` gives the settings that count now: who waits goes by those. Thread-safe."""
 
     def __init__(
         self,
         measure: Callable[[], int],
         pass_by: Callable[[], int],
         drop: Callable[[int], int],
+        now: Callable[[], QueueSettings],
     ) -> None:
         self._measure = measure
         self._pass_by = pass_by
         self._drop = drop
+        self._now = now
         self._lock = threading.Lock()
         self._room = 0  # that was found, and not used since
         self._limit = 0  # by which
@@ -52,28 +54,32 @@ class Depth:
     def admit(self, settings: QueueSettings, count: int, *, block: bool) -> bool:
         """Return when there is room for so many, or raise `Full`, as `limits.on_full` says; without
         `block` nobody waits. Did somebody?"""
-        limit, on_full = settings.limits.max_depth, settings.limits.on_full
+        limit = settings.limits.max_depth
         with self._lock:
             if self._limit == limit and self._room >= count:
                 self._room -= count
                 return False
-        if count > limit:
-            raise Full(
-                f"{count:,} messages at once are more than the queue {settings.name!r} holds: "
-                f"limits.max_depth is {limit:,}"
-            )
         pauses, has_waited = waits(), False
-        while (room := limit - self._measure()) < count:
-            if self._pass_by():
-                continue
-            if on_full == "drop_oldest" and self._drop(count - room):
+        while limit:
+            if count > limit:
+                raise Full(
+                    f"{count:,} messages at once are more than the queue {settings.name!r} holds: "
+                    f"limits.max_depth is {limit:,}"
+                )
+            room = limit - self._measure()
+            if room >= count:
+                with self._lock:
+                    self._limit, self._room = limit, (room - count) // _SHARE
+                break
+            on_full = settings.limits.on_full
+            if self._pass_by() or (on_full == "drop_oldest" and self._drop(count - room)):
                 continue
             if on_full != "block" or not block:
                 raise _full(settings)
             time.sleep(next(pauses))
             has_waited = True
-        with self._lock:
-            self._limit, self._room = limit, (room - count) // _SHARE
+            settings = self._now()
+            limit = settings.limits.max_depth
         return has_waited
 
     def disown(self) -> None:

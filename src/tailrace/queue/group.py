@@ -21,11 +21,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from tailrace import hooks
 from tailrace.errors import Closed, NotWritten, OutcomeUnknown, TailraceError
-from tailrace.log.sidefiles import FOLDER, side_path
+from tailrace.log.fs import File
+from tailrace.log.sidefiles import side_path
 from tailrace.queue.group_files import (
     ALIVE,
     OPEN,
@@ -38,8 +39,9 @@ from tailrace.queue.group_files import (
     plain_name,
     sweep,
 )
+from tailrace.queue.group_state import State
 from tailrace.queue.journal import Deleted, Journal, Op, Unfit
-from tailrace.queue.snapshots import SHARDS, Snapshot, Snapshots
+from tailrace.queue.snapshots import Snapshot, Snapshots
 from tailrace.queue.turns import Turn
 
 __all__ = [
@@ -52,26 +54,6 @@ __all__ = [
 logger = logging.getLogger("tailrace")
 
 LOOK_AFTER_S = 1.0  # how often to see whether somebody has died
-
-
-class State(Protocol):
-    """A group's state: changed by operations only, the same wherever they are applied."""
-
-    boot: str
-    members: dict[str, Any]
-    cursor: int
-    used_ms: int
-
-    @property
-    def committed(self) -> int: ...
-
-    @property
-    def weight(self) -> int:
-        """How much there is to write in a snapshot."""
-
-    def apply(self, op: Op) -> None: ...
-
-    def dump(self) -> tuple[dict[str, Any], dict[int, Op]]: ...
 
 
 S = TypeVar("S", bound=State)
@@ -117,7 +99,8 @@ class Group(Generic[S]):
         self._compact_at = self.files.compact_after
         self._presence = fs.lock(side_path(folder, OPEN))
         self._presence.acquire(shared=True)
-        self._bell = fs.open(self.files.bell, write=True, create=True)
+        fs.open(self.files.bell, write=True, create=True).close()  # somebody may listen
+        self._bell: File | None = None  # many are never rung
         self._handle = secrets.token_hex(8)
         self._turn = Turn(self)
         with self._turn.alone():  # or somebody might find the file before we have its lock
@@ -221,7 +204,8 @@ class Group(Generic[S]):
                 self._snapshot(is_other=True)
                 is_last = True
             if not is_last:
-                self._snapshot()  # the journal's replacement never came
+                # The journal's replacement never came.
+                self._snapshot(is_other=self._journal.is_damaged)
         else:
             self._found()
         self._is_stale = False
@@ -231,6 +215,8 @@ class Group(Generic[S]):
         if self.state.boot != boot:
             now = {"u": clock.boot_ms(), "w": clock.wall_ms()}
             self.commit({"t": "boot", "b": boot, **now})
+        for name in self._mine - self.state.members.keys():  # the line that said so was damaged
+            self._commit_join(name)
         self._check_state()
 
     def _check_state(self) -> None:
@@ -244,7 +230,7 @@ class Group(Generic[S]):
         foreign = self.files.foreign
         other = foreign.load(snapshot) if foreign is not None else None
         known = snapshot or other
-        if known is None and not self.files.create and self._is_bare():
+        if known is None and not self.files.create and self.files.is_bare():
             self._stay_out()
         self._journal.group = (known and known.state.get("id")) or secrets.token_hex(8)
         if other is None and snapshot is not None and self.files.is_durable:
@@ -261,11 +247,6 @@ class Group(Generic[S]):
         self._sync_names()
         self._journal.open()
 
-    def _is_bare(self) -> bool:
-        """Is there nothing but what we have made ourselves?"""
-        fs, folder = self.files.fs, self.files.folder
-        return {entry.name for entry in fs.list(folder)} <= {FOLDER}
-
     def _stay_out(self) -> NoReturn:
         """With the turn: there is no such group, and nobody is to find one because of us. Somebody
         else who is here may be about to make it."""
@@ -275,9 +256,8 @@ class Group(Generic[S]):
         raise Gone(f"the group {self.id!r} was deleted")
 
     def _restored(self, snapshot: Snapshot) -> S:
-        """Of a damaged part we know only which messages it may have been about: better twice than
-        never."""
-        state = snapshot.state
+        """What is left of a damaged one: see `Snapshot.fill`."""
+        self._journal.group = self._journal.group or snapshot.state.get("id", "")
         if snapshot.damaged:
             logger.error(
                 "%s: %s damaged; messages may be delivered again",
@@ -285,9 +265,8 @@ class Group(Generic[S]):
                 ", ".join(f"pel_{shard}.json" for shard in snapshot.damaged),
                 extra=self._extra,
             )
-            for offset in range(state["committed"], state["cursor"]):
-                if offset % SHARDS in snapshot.damaged:
-                    snapshot.entries.setdefault(offset, {"c": "", "n": 0})
+            snapshot.fill()
+            self._journal.is_damaged = True  # others may know what was there
         return self._load(snapshot)
 
     def _keep_aside(self) -> None:
@@ -394,7 +373,11 @@ class Group(Generic[S]):
         """Have everybody who waits look again. Nothing is lost if it fails: they look when a lease
         ends, or a message comes."""
         with contextlib.suppress(OSError):
-            self._bell.pwrite(b".", 0)
+            bell = self._bell
+            if bell is None and not self._closed:
+                bell = self._bell = self.files.fs.open(self.files.bell, write=True)
+            if bell is not None:
+                bell.pwrite(b".", 0)
 
     # --- members ----------------------------------------------------------------------------
 
@@ -404,17 +387,16 @@ class Group(Generic[S]):
         self.tidy()
         with self._turn:
             self._bury_members()
-            info = {
-                "pid": os.getpid(),
-                "host": os.uname().nodename,
-                "since": self.files.clock.wall_ms(),
-                "handle": self._handle,
-            }
             self._joined += 1
             name = f"{consumer}{UNIQUE}{self._handle}.{self._joined}"
-            self.commit({"t": "join", "c": name, "m": info})
+            self._commit_join(name)
             self._mine.add(name)
         return name
+
+    def _commit_join(self, consumer: str) -> None:
+        op = {"t": "join", "c": consumer, "m": self.files.member_info(self._handle)}
+        options = self.state.options  # the line that first told of them may be damaged
+        self.commit({**op, "o": options} if options else op)
 
     def leave(self, consumer: str) -> None:
         with self._turn:
@@ -426,15 +408,30 @@ class Group(Generic[S]):
         self.commit({"t": "leave", "c": consumer, "w": self.files.clock.wall_ms(), **more})
 
     def drop(self, consumer: str, fetched: list[Any]) -> None:
-        """The consumer is gone. Takes no lock; the next one who comes tidies up."""
+        """The consumer is gone. Takes no lock: the store's thread tidies up, or before that, or if
+        there is none, the next one who comes."""
         self._dropped.append((consumer, fetched))
+        self.files.note_dropped()
 
     def tidy(self) -> None:
         """Without the turn: part with consumers that were dropped."""
         while self._dropped:
-            consumer, fetched = self._dropped.popleft()
-            self._part_with(fetched)
-            self.leave(consumer)
+            try:
+                dropped = self._dropped.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                self._part_with(dropped[1])
+                self.leave(dropped[0])
+            except BaseException:
+                self._dropped.appendleft(dropped)  # it is there still
+                raise
+
+    def tidy_in_passing(self) -> None:
+        """The same, by somebody whom it does not concern."""
+        if self._dropped and not self.closed and not self._is_inherited:
+            self.tidy()
+            self.ring()
 
     def _part_with(self, fetched: list[Any]) -> None:
         """Give back what a consumer had fetched ahead."""
@@ -478,14 +475,8 @@ class Group(Generic[S]):
 
     def _forget_the_dead(self) -> None:
         """Remove what is left of processes that died before they had a consumer."""
-        fs, folder = self.files.fs, os.path.join(self.files.folder, FOLDER)
-        known = {ALIVE + info["handle"] for info in self.state.members.values()}
-        known.add(ALIVE + self._handle)
-        names = [entry.name for entry in fs.list(folder) if entry.name.startswith(ALIVE)]
-        for name in sorted(set(names) - known):
-            if not is_held(fs, self.files.folder, name):
-                with contextlib.suppress(FileNotFoundError):
-                    fs.unlink(os.path.join(folder, name))
+        known = {info["handle"] for info in self.state.members.values()}
+        self.files.forget_all_but({*known, self._handle})
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -501,20 +492,27 @@ class Group(Generic[S]):
             if not self._is_inherited and not self._is_deleted:
                 self.tidy()
                 with self._turn:
-                    self._give_up_leases()
-                    for consumer in sorted(self._mine):
-                        self._commit_leave(consumer)
-                    self._mine.clear()
-                    if self.files.is_sync:
-                        self._journal.wait_durable(self._journal.mark)
-                    if self._presence.acquire(wait=False):
-                        self._export()
+                    try:
+                        self._end()
+                    finally:
+                        self._closed = True  # for those who have waited: it is not the group's end
         except (OSError, TailraceError) as error:
             folder = self.files.folder
             logger.warning("%s: not closed cleanly: %s", folder, error, extra=self._extra)
         finally:
             with self._mutex:
                 self._let_go()
+
+    def _end(self) -> None:
+        """With the turn: all that this process has to say."""
+        self._give_up_leases()
+        for consumer in sorted(self._mine):
+            self._commit_leave(consumer)
+        self._mine.clear()
+        if self.files.is_sync:
+            self._journal.wait_durable(self._journal.mark)
+        if self._presence.acquire(wait=False):
+            self._export()
 
     @property
     def is_in_use(self) -> bool:
@@ -572,7 +570,9 @@ class Group(Generic[S]):
             self._turn.close()
             for lock in (self._alive, self._presence):
                 lock.close()
-        self._bell.close()
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
         self._journal.close()
 
     def abandon(self) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tailrace.log.fs import FileSystem, remove_tree
 from tailrace.log.sidefiles import FOLDER, side_path
@@ -76,6 +76,12 @@ class GroupFiles(NamedTuple):
     check: Callable[[], object] = lambda: None  # raises if the queue is not there any more
     make_room: Callable[[Exception], bool] = lambda _: False  # after an error; worth another try?
     create: bool = True  # else it is `Gone`, if it is not there
+    note_dropped: Callable[[], object] = lambda: None  # somebody is to tidy; called by a collector
+
+    def member_info(self, handle: str) -> dict[str, Any]:
+        """What is told of a consumer of this process, who comes now."""
+        since = self.clock.wall_ms()
+        return {"pid": os.getpid(), "host": os.uname().nodename, "since": since, "handle": handle}
 
     def idle_ms(self, used_ms: int) -> int:
         """For how long nobody has used a group whose state has this for `used_ms`. If that tells
@@ -104,6 +110,19 @@ class GroupFiles(NamedTuple):
         if _exists(self.fs, self.folder):
             return True
         return self.foreign is not None and self.foreign.load(None) is not None
+
+    def is_bare(self) -> bool:
+        """Is there nothing but what whoever opens it makes?"""
+        return {entry.name for entry in self.fs.list(self.folder)} <= {FOLDER}
+
+    def forget_all_but(self, handles: set[str]) -> None:
+        """Remove what is left of others that had the group open, and are dead."""
+        folder = os.path.join(self.folder, FOLDER)
+        names = [entry.name for entry in self.fs.list(folder) if entry.name.startswith(ALIVE)]
+        for name in sorted(set(names) - {ALIVE + handle for handle in handles}):
+            if not is_held(self.fs, self.folder, name):
+                with contextlib.suppress(FileNotFoundError):
+                    self.fs.unlink(os.path.join(folder, name))
 
     @property
     def bell(self) -> str:

@@ -2,19 +2,20 @@
 
 A queue opens its log when it is first needed, and its groups, and keeps them. When there are too
 many files, the queues that were opened first rest: they close what they have, unless anybody uses
-it, and open it anew when they need it.
+it, and open it anew when they need it. When the process may open no more, all rest that can.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tailrace.errors import NotWritten
+from tailrace.errors import NotWritten, TailraceError
 from tailrace.kernel import HEADER_SIZE, MAX_SECTION, Record, encode
 from tailrace.log.commit import Receipt
 from tailrace.log.extents import Extents
@@ -31,6 +32,8 @@ FILES_OF_A_LOG = 14
 FILES_OF_DELAYS = FILES_OF_A_LOG + 3
 FILES_OF_A_GROUP = 7
 _FEWEST, _MOST = 256, 4096
+
+T = TypeVar("T")
 
 # Options that an open log can change; the others count when it is opened.
 _LIVE = ("codec", "segment_bytes", "segment_age_ms", "index_max_bytes", "max_batch_bytes")
@@ -156,7 +159,23 @@ def opening(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise NotWritten(f"{what} cannot be opened: {error}") from error
+        raise NotWritten(f"{what} cannot be opened: {error}{_advice(error)}") from error
+
+
+def _advice(error: OSError) -> str:
+    if error.errno != errno.EMFILE:
+        return ""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f". This process may have {limit:,} files open, and a queue in use takes about "
+        f"{FILES_OF_A_LOG + FILES_OF_A_GROUP}: raise the limit (ulimit -n), or use fewer at once"
+    )
+
+
+def _lacks_files(error: BaseException | None) -> bool:
+    if isinstance(error, TailraceError):
+        error = error.__cause__
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class Resting(Protocol):
@@ -191,6 +210,31 @@ class Handles:
             if not other.rest():
                 with self._lock:
                     self._open.setdefault(other)
+
+    def open(self, queue: Resting, do: Callable[[], T]) -> T:
+        """Without a lock of a queue: do what opens files of one; and again, if there may be no more
+        of them, and others that nobody uses have let go of theirs."""
+        try:
+            return do()
+        except (TailraceError, OSError) as error:
+            if not _lacks_files(error) or not self._let_rest(queue):
+                raise
+        return do()
+
+    def _let_rest(self, queue: Resting) -> bool:
+        """All that can; was there any?"""
+        with self._lock:
+            others = [each for each in self._open if each is not queue and each.files]
+            for each in others:
+                del self._open[each]
+        has_rested = False
+        for each in others:
+            if each.rest():
+                has_rested = True
+            else:
+                with self._lock:
+                    self._open.setdefault(each)
+        return has_rested
 
     def _surplus(self, queue: Resting) -> list[Resting]:
         with self._lock:

@@ -5,6 +5,8 @@ What has to be fast looks for itself whether it is what it usually is, and asks 
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Any, NoReturn
 
 from tailrace.errors import ConfigError
@@ -44,15 +46,18 @@ def check_count(number: object) -> None:
         raise ValueError(f"max is a number of messages, at least 1, not {number!r}")
 
 
-def check_limit(number: object) -> None:
-    """Of messages that one wants to see."""
+def check_limit(number: int) -> int:
+    """Of messages that one wants to see: not more than anything can count."""
     check_whole("limit", number, "a number of messages")
-    if number < 0:  # type: ignore[operator]
+    if number < 0:
         raise ValueError(f"limit is a number of messages, from 0 on, not {number!r}")
+    return min(number, sys.maxsize)
 
 
 def in_seconds(wait: Any) -> float:
-    """A time to wait that was not given in seconds."""
+    """A time to wait that was not given in seconds, or in more of them than a number can be."""
+    if isinstance(wait, int):
+        return math.inf if wait > 0 else 0.0
     return parse_duration(wait, "wait") / 1000
 
 

@@ -24,17 +24,16 @@ Not thread-safe, but for `wait_durable`.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
 from tailrace.errors import Corrupt, NotWritten
-from tailrace.kernel import crc32c
+from tailrace.kernel import read_line as parse_line
+from tailrace.kernel import write_line as encode_line
 from tailrace.log.fs import File, FileSystem, read_exactly, write_all
 
 __all__ = [
@@ -57,37 +56,6 @@ FORMAT = 1
 Op = dict[str, Any]
 
 _ROOM = 128 << 10
-_PREFIX = len(b'{"k":"00000000",')
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-_decode = json.JSONDecoder().raw_decode  # half of what `loads` takes, and others wait meanwhile
-_encode_text = lru_cache(256)(_encode)  # the same consumers again and again
-
-
-def encode_line(op: Op) -> bytes:
-    # Each claim and each ack waits for this, so JSON of their usual shapes is made by hand.
-    kind, runs, size = op["t"], op.get("r", ()), len(op)
-    if size == 2 and len(runs) == 2:
-        body = f'"t":"{kind}","r":[{runs[0]},{runs[1]}]}}'.encode()
-    elif size == 7 and len(runs) == 2 and kind == "claim":
-        body = (
-            f'"t":"claim","c":{_encode_text(op["c"])},"u":{op["u"]},"h":{op["h"]},'
-            f'"f":{op["f"]},"x":{op["x"]},"r":[{runs[0]},{runs[1]}]}}'
-        ).encode()
-    else:
-        body = _encode(op)[1:].encode()
-    return b'{"k":"%08x",%b\n' % (crc32c(body), body)
-
-
-def parse_line(line: bytes) -> Op | None:
-    """The operation in a line (without its end); `None` if it is damaged."""
-    body = line[_PREFIX:]
-    if line[:_PREFIX] != b'{"k":"%08x",' % crc32c(body):
-        return None
-    try:
-        op: Op = _decode("{" + body.decode())[0]
-    except (ValueError, RecursionError):
-        return None
-    return op
 
 
 def unknown(op: Op) -> Corrupt:
@@ -139,7 +107,7 @@ class Journal:
             return False
         first = _first_line(file)
         op = parse_line(first) if first is not None else None
-        if op is None and _has_lines(file):
+        if op is None and (_looks_ours(first) or _has_lines(file)):
             self._report(0)
             op = {"t": "begin", "format": FORMAT, "generation": generation(), "id": self.group}
         if op is None or op.get("t") != "begin":
@@ -332,6 +300,11 @@ def _first_line(file: File) -> bytes | None:
     data = file.pread(4096, 0)
     line, end, _ = data.partition(b"\n")
     return line if end else None
+
+
+def _looks_ours(first: bytes | None) -> bool:
+    """Is it the beginning of a journal, of which a part is damaged?"""
+    return first is not None and (first[:6] == b'{"k":"' or b'"t":"begin"' in first)
 
 
 def _has_lines(file: File) -> bool:

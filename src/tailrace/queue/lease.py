@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = ["CLAIMED", "DYING", "FREE", "LEASED", "PARKED", "STATES", "WAITING", "Lease"]
 
 CLAIMED, LEASED, WAITING, FREE, PARKED, DYING = range(1, 7)
@@ -43,6 +45,29 @@ class Lease:
         """Does nobody get it again, because it is dying, or was delivered as often as it may be?"""
         is_over = max_retries is not None and self.count > max_retries
         return is_over or self.state == DYING
+
+    def dump(self) -> dict[str, Any]:
+        """As an entry of a snapshot."""
+        entry = {"c": self.holder, "n": self.count, "s": self.state, "a": self.attempt}
+        if self.until:
+            entry["u"] = self.until
+        if self.strikes:
+            entry["k"] = self.strikes
+        if self.error:
+            entry["e"] = self.error
+        return entry
+
+    @classmethod
+    def load(cls, entry: dict[str, Any]) -> Lease:
+        return cls(
+            entry.get("s", FREE),
+            entry.get("u", 0),
+            entry["c"],
+            entry.get("a", 1),
+            entry["n"],
+            entry.get("k", 0),
+            entry.get("e", ""),
+        )
 
     def __repr__(self) -> str:
         return (

@@ -30,11 +30,15 @@ happened, not what was asked for; whether it may happen is decided before, with 
     gone     `r` no longer exist; settled. `lost` others were never looked at
     rewind   the queue ends at `x`: there is nothing at or above it, pending or not
     reset    everything pending is dropped, and the cursor is `x`
-    doubt    the journal was damaged, so no lease from before can be told from another's
+    doubt    the journal was damaged, so no lease from before can be told from another's; and
+             whoever heads the line of its key need not wait
     boot     the machine has started anew: `b` names the boot, `u` and `w` are its clocks' times
     options  `o`: what the group was made with
-    join     `c` came, `m` tells of it
+    join     `c` came, `m` tells of it; `o` as in `options`, which may be lost
     leave    `c` went; `died`: it was killed, so its leases are over
+
+What leads from one cursor to another names both. If the first is not where we are, operations are
+missing: what was passed in them is free then, or has not been looked at. Better twice than never.
 
 A lease is named by the offset, the `attempt` (how often the message was claimed) and the `epoch`
 (how often everything was dropped), so an old one is never taken for a new one.
@@ -224,9 +228,8 @@ class Ledger:
     def _claim(self, op: Op) -> None:
         handed, until, holder = op["h"], op["u"], op["c"]
         state = LEASED if handed else CLAIMED
-        if op["f"] > self.cursor:  # the journal was damaged: better twice than never
-            self._hold(range(self.cursor, op["f"]), Lease(FREE, 0, ""))
-            self.put_back(range(self.cursor, op["f"]))
+        if op["f"] != self.cursor:
+            self._go_to(op["f"])
         lease = Lease(state, until, holder, 1, handed)
         if "keys" in op:
             self._line_up(op, lease)
@@ -239,9 +242,18 @@ class Ledger:
         if self._timers.size > _FEW:
             self._tidy()
 
+    def _go_to(self, cursor: int) -> None:
+        """The journal was damaged, or has something twice."""
+        missed = range(self.cursor, cursor)
+        self.pending.update(dict.fromkeys(missed, Lease(FREE, 0, "")))
+        self.put_back(missed)
+        if again := self.above(cursor):
+            self._settle(runs_of(again))
+        self.cursor = cursor
+
     def _add_new(self, runs: Runs, lease: Lease) -> None:
         first, count = runs[0], runs[1]
-        if len(runs) > 2 or first < self.cursor:  # the latter: a damaged journal
+        if len(runs) > 2:
             self._add(self.pending, runs, lease)
             return
         if count == 1:
@@ -263,8 +275,11 @@ class Ledger:
             self.delivered += count * lease.count
 
     def _claim_again(self, runs: Runs, lease: Lease) -> None:
+        is_known = True
         for offset in offsets_of(runs):
-            old = self.pending.get(offset, lease)
+            old = self.pending.get(offset)
+            if old is None:  # the journal has something twice
+                old, is_known = lease, False
             strikes = old.strikes + (old.state == LEASED)
             self.pending[offset] = Lease(
                 lease.state,
@@ -277,10 +292,8 @@ class Ledger:
             )
             self._timers.add(lease.until, offset)
             self.delivered += lease.count
-
-    def _hold(self, offsets: Iterable[int], lease: Lease) -> None:
-        for offset in offsets:
-            self.pending[offset] = lease
+        if not is_known:
+            self._pending = dict(sorted(self._pending.items()))
 
     def _line_up(self, op: Op, lease: Lease) -> None:
         """Add messages whose order by key matters: some have to wait."""
@@ -289,8 +302,11 @@ class Ledger:
         new.update(dict.fromkeys(offsets_of(op.get("parked", ())), Lease(PARKED, 0, "")))
         self.pending.update(sorted(new.items()))
         for offset, key in zip(op["keys"][::2], op["keys"][1::2], strict=True):
-            self._keys[offset] = key
-            self._lines.setdefault(key, deque()).append(offset)
+            if offset in new:
+                self._keys[offset] = key
+                self._lines.setdefault(key, deque()).append(offset)
+        if not self.by_key:  # what said so was damaged
+            self._options({"o": {**self.options, "key_order": True}})
 
     def _hand(self, op: Op) -> None:
         until = op["u"]
@@ -358,6 +374,8 @@ class Ledger:
         self.gone += self._settle(op["r"]) + op["lost"]
 
     def _drop(self, op: Op) -> None:
+        if op["f"] != self.cursor:
+            self._go_to(op["f"])
         self._settle(op["r"])
         self.cursor = max(self.cursor, op["x"])
         self.dropped += op["n"]
@@ -394,10 +412,20 @@ class Ledger:
         if not line:
             del self._lines[key]
             return
-        head = self.pending[line[0]]
-        if head.state == PARKED:
+        head = self.pending.get(line[0])
+        if head is not None and head.state == PARKED:
             self.pending[line[0]] = Lease(FREE, 0, "", head.attempt, head.count)
             heapq.heappush(self._ready, line[0])
+
+    def _let_heads(self) -> list[int]:
+        """Whoever waits for nobody that is known is free: which ones that were."""
+        heads = {line[0] for line in self._lines.values()}
+        freed = []
+        for offset, lease in self.pending.items():
+            if lease.state == PARKED and (offset in heads or offset not in self._keys):
+                self.pending[offset] = Lease(FREE, 0, "", lease.attempt, lease.count)
+                freed.append(offset)
+        return freed
 
     def _rewind(self, op: Op) -> None:
         self.gone += self._settle(runs_of(gone)) if (gone := self.above(op["x"])) else 0
@@ -435,7 +463,7 @@ class Ledger:
         """Leases end with the boot, and nobody is to blame. What is left of a delay stays, as far
         as the wall clock can tell."""
         now_ms, old_skew = op["u"], self.skew_ms
-        is_first = not self.boot
+        is_first = not self.boot and not self.weight
         self.boot, self.skew_ms = op["b"], op["w"] - op["u"]
         self.created_ms = self.created_ms or op["w"]
         if is_first:
@@ -460,8 +488,11 @@ class Ledger:
 
     def _doubt(self, op: Op) -> None:
         self.epoch += 1
+        self.put_back(self._let_heads())
 
     def _join(self, op: Op) -> None:
+        if "o" in op:
+            self._options(op)
         self.members[op["c"]] = op["m"]
         self.used_ms = max(self.used_ms, op["m"].get("since", 0))
 
@@ -513,22 +544,10 @@ class Ledger:
             "options": self.options,
             **{name: getattr(self, name) for name in self._COUNTERS},
         }
-        entries = {
-            offset: self._dump_lease(offset, lease) for offset, lease in self.pending.items()
-        }
+        entries = {offset: lease.dump() for offset, lease in self.pending.items()}
+        for offset, key in self._keys.items():
+            entries[offset]["key"] = key
         return state, entries
-
-    def _dump_lease(self, offset: int, lease: Lease) -> Op:
-        entry: Op = {"c": lease.holder, "n": lease.count, "s": lease.state, "a": lease.attempt}
-        if lease.until:
-            entry["u"] = lease.until
-        if lease.strikes:
-            entry["k"] = lease.strikes
-        if lease.error:
-            entry["e"] = lease.error
-        if offset in self._keys:
-            entry["key"] = self._keys[offset]
-        return entry
 
     @classmethod
     def load(cls, state: dict[str, Any], entries: dict[int, Op]) -> Ledger:
@@ -547,18 +566,11 @@ class Ledger:
             setattr(ledger, name, state.get(name, getattr(ledger, name)))
         ledger._options({"o": ledger.options})
         for offset, entry in sorted(entries.items()):
-            ledger.pending[offset] = Lease(
-                entry.get("s", FREE),
-                entry.get("u", 0),
-                entry["c"],
-                entry.get("a", 1),
-                entry["n"],
-                entry.get("k", 0),
-                entry.get("e", ""),
-            )
+            ledger.pending[offset] = Lease.load(entry)
             if "key" in entry:
                 ledger._keys[offset] = entry["key"]
                 ledger._lines.setdefault(entry["key"], deque()).append(offset)
+        ledger._let_heads()
         ledger._arm()
         return ledger
 

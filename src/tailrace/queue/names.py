@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Final
 
 from tailrace.errors import InvalidName
 
-__all__ = ["check_name", "from_component", "to_component"]
+__all__ = ["RESERVED", "check_name", "from_component", "refuse_reserved", "to_component"]
+
+RESERVED: Final = frozenset({"mqtt"})  # queues that a broker makes for itself, as FluxMQ does
 
 _LONGEST = 200  # bytes of a component: file systems take 255, and files need an ending
 _ESCAPED = re.compile(r"^\.|[/%]")
@@ -35,6 +38,16 @@ def check_name(kind: str, name: str) -> None:
         raise InvalidName(
             f"the name of a {kind}, {name[:20]!r}…, takes {size} bytes in a path; "
             f"{_LONGEST} are the most"
+        )
+
+
+def refuse_reserved(name: str) -> None:
+    """Raise `InvalidName` if nobody but the broker may make a queue of this name. One that is there
+    is like any other."""
+    if name in RESERVED:
+        raise InvalidName(
+            f"the name of a queue, {name!r}, is reserved for the broker, which keeps its own "
+            "messages there; use another name"
         )
 
 

@@ -31,7 +31,7 @@ from tailrace.queue.observing import Weighed, published, weigh
 from tailrace.queue.settings import QueueSettings
 from tailrace.units import parse_duration
 
-__all__ = ["Publishing", "check_size", "expires_at", "refuse_delay"]
+__all__ = ["Publishing", "Until", "check_size", "expires_at", "refuse_delay"]
 
 _STAMPS_MOST = 1024
 
@@ -174,7 +174,7 @@ class Publishing:
             )
             hooks.count("scheduled", 1, self.name)
             return later.wait() if wait else later
-        if headers is not None or message_id is not None:
+        if headers is not None or message_id is not None or type(ttl) is Until:
             records = self._admitted_record(
                 settings, block, ttl, value, key, routing_key, headers, message_id, timestamp
             )
@@ -316,7 +316,7 @@ class Publishing:
         if codec and value and draft.size > HEADER_SIZE + max(len(value), _WORTH_COMPRESSING):
             self._uncompressed = _TRY_AGAIN_AFTER  # it was tried in vain
         if draft.size > HEADER_SIZE + options.max_batch_bytes:
-            raise too_large(draft.size - HEADER_SIZE, options.max_batch_bytes)
+            raise too_large(draft.size - HEADER_SIZE, options.max_batch_bytes, 1)
         return draft
 
     def _publish_later(
@@ -478,6 +478,11 @@ class Publishing:
         return receipt
 
 
+class Until(float):
+    """A `ttl` of those who pass a message on: not how long it lives, but until when, in
+    milliseconds since 1970. So it is the same however often, and however slowly."""
+
+
 def expires_at(
     settings: QueueSettings, ttl: float | str | None, now_ms: int, due: int | None = None
 ) -> int | None:
@@ -486,13 +491,25 @@ def expires_at(
     if ttl is None:
         ttl_ms = settings.limits.message_ttl_ms
         return max(now_ms, due or 0) + ttl_ms if ttl_ms else None
-    ttl_ms = parse_duration(ttl, "ttl")
-    if ttl_ms and due is not None and now_ms + ttl_ms <= due:
+    if isinstance(ttl, Until):
+        expiry, said = int(ttl), "what is left of it"
+    else:
+        ttl_ms = parse_duration(ttl, "ttl")
+        if not ttl_ms:
+            return None
+        expiry = now_ms + ttl_ms
+        said = repr(ttl) if isinstance(ttl, str) else f"{ttl:g} {_seconds(ttl)}"
+    if due is not None and expiry <= due:
+        rest = (due - now_ms) / 1000
         raise ConfigError(
-            f"ttl: {ttl!r} from now on is over before it is due, in {(due - now_ms) / 1000:g} "
-            "seconds: nobody would ever get the message"
+            f"ttl: {said} from now on is over before it is due, in {rest:g} {_seconds(rest)}: "
+            "nobody would ever get the message"
         )
-    return now_ms + ttl_ms if ttl_ms else None
+    return expiry
+
+
+def _seconds(number: float) -> str:
+    return "second" if number == 1 else "seconds"
 
 
 def refuse_delay(is_delayed: bool) -> None:

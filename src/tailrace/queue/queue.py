@@ -66,20 +66,24 @@ class Queue(LogQueue):
             if not lease_ms:
                 raise ConfigError("visibility_timeout: a millisecond is the least")
         self._bring_due()
-        with self._lock, self._opening(group):  # it does not rest meanwhile
-            found = self.group(group, filter)
-            found.agree(key_order)
-            return self._attended(
-                lambda leave: Consumer(
-                    found,
-                    self._tail(found.files),
-                    lease_ms,
-                    prefetch=prefetch,
-                    id=id,
-                    bring_due=self._bring_due,
-                    on_close=leave,
+
+        def open_consumer() -> Consumer:
+            with self._lock, self._opening(group):  # it does not rest meanwhile
+                found = self.group(group, filter)
+                found.agree(key_order)
+                return self._attended(
+                    lambda leave: Consumer(
+                        found,
+                        self._tail(found.files),
+                        lease_ms,
+                        prefetch=prefetch,
+                        id=id,
+                        bring_due=self._bring_due,
+                        on_close=leave,
+                    )
                 )
-            )
+
+        return self._with_files(open_consumer)
 
     def consume(self, group: str, **options: Any) -> Consumer:
         """`for message in queue.consume(group="workers"):` waits for messages, for ever, or until
@@ -88,7 +92,7 @@ class Queue(LogQueue):
 
     def peek(self, group: str, limit: int = 1, *, filter: str = "") -> list[Message]:
         """What a group would get next, without claiming it; also one that does not exist."""
-        check_limit(limit)
+        limit = check_limit(limit)
         group_id, pattern = group_id_of(group, filter)
         self._bring_due()
         if group_id in self.group_ids():
@@ -171,22 +175,26 @@ class Stream(LogQueue):
             return self.settings.auto_commit_interval_ms if own_ms is None else own_ms
 
         self._bring_due()
-        with self._lock, self._opening(group):  # it does not rest meanwhile
-            found = self.group(group, filter)
-            if start is not None or timestamp is not None:
-                found.seek(self.resolve("first" if start is None else start, timestamp))
-            return self._attended(
-                lambda leave: StreamConsumer(
-                    found,
-                    self._tail(found.files),
-                    self.resolve,
-                    auto_commit=auto_commit,
-                    interval_ms=interval_ms,
-                    id=id,
-                    bring_due=self._bring_due,
-                    on_close=leave,
+
+        def open_consumer() -> StreamConsumer:
+            with self._lock, self._opening(group):  # it does not rest meanwhile
+                found = self.group(group, filter)
+                if start is not None or timestamp is not None:
+                    found.seek(self.resolve("first" if start is None else start, timestamp))
+                return self._attended(
+                    lambda leave: StreamConsumer(
+                        found,
+                        self._tail(found.files),
+                        self.resolve,
+                        auto_commit=auto_commit,
+                        interval_ms=interval_ms,
+                        id=id,
+                        bring_due=self._bring_due,
+                        on_close=leave,
+                    )
                 )
-            )
+
+        return self._with_files(open_consumer)
 
     def consume(self, group: str, **options: Any) -> StreamConsumer:
         """`for message in stream.consume(group="readers"):` waits for messages, for ever, or until

@@ -13,7 +13,7 @@ from tailrace.queue import dead_letters
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.clock import Clock
 from tailrace.queue.consumer import Consumer
-from tailrace.queue.inputs import check_limit
+from tailrace.queue.inputs import as_text, check_limit
 from tailrace.queue.journal import Op
 from tailrace.queue.lease import DYING
 from tailrace.queue.message import Message
@@ -61,7 +61,7 @@ class Redriving:
         of the same name that was deleted, and those that are in `$dlq/<name>` from before it was
         given another `dlq.topic`."""
         if limit is not None:
-            check_limit(limit)
+            limit = check_limit(limit)
         each = (_letters_of(name, letters) for letters in self._letters(name))
         return list(islice(chain.from_iterable(each), limit))
 
@@ -96,7 +96,9 @@ class Redriving:
         """The same, one by one, for who wants to know how far it came: each when it is back. To be
         closed, so that nothing is held."""
         if limit is not None:
-            check_limit(limit)
+            limit = check_limit(limit)
+        if group is not None:
+            as_text("group", group)
         offsets = None if offsets is None else list(offsets)
         for offset in offsets or ():
             check_whole("offsets", offset, "offsets among the dead letters")

@@ -6,12 +6,13 @@ each message, there is a page of memory that all of them share, `.tailrace/board
 
     0   8  generation, little-endian
 
-**As long as the generation is even and the same, so is the file.** Whoever changes the file makes
-the generation odd before, and even again after: then it is one that nobody has seen. An odd
-generation says that somebody is changing the file, or died (or failed) while doing so, and perhaps
-after the new file took its place; those who read look at the file itself then, each time, until the
-next change makes the generation even. So there is no moment at which a process can be killed such
-that others go on with what was before.
+**As long as the generation is even and the same, so is the file.** Whoever changes the file writes
+the new one beside it, makes the generation odd, puts the new file in its place, and makes the
+generation even again: then it is one that nobody has seen. An odd generation says that somebody is
+changing the file, or died (or failed) while doing so, and perhaps after the new file took its
+place; those who read look at the file itself then, each time, until the next change makes the
+generation even. So there is no moment at which a process can be killed such that others go on with
+what was before. On a full disk it is the new file that cannot be written, and nothing has begun.
 
 Nothing on the board has to survive: after the machine started anew, nobody is left who remembers a
 generation.
@@ -19,6 +20,8 @@ generation.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
 import struct
@@ -30,14 +33,17 @@ from time import time_ns
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from tailrace.errors import Closed, ConfigError, Corrupt, NotWritten
-from tailrace.log.fs import FileSystem, read_exactly, replace_file
+from tailrace.errors import Closed, ConfigError, Corrupt, NotWritten, OutcomeUnknown
+from tailrace.log.fs import FileSystem, read_exactly, write_all
 from tailrace.log.sidefiles import FOLDER
 from tailrace.queue.fluxmq_config import entry_of, format_entry, join, load
+from tailrace.queue.reserve import is_full
 from tailrace.queue.settings import QueueSettings, new_incarnation
 from tailrace.queue.topics import Bindings
 
-__all__ = ["Queues", "Registry"]
+__all__ = ["Queues", "Registry", "left_behind"]
+
+logger = logging.getLogger("tailrace")
 
 _NAME: Final = "queues.json"
 _LEFT_BEHIND: Final = re.compile(r"queues\.json\.\d+\.tmp")  # by a writer that was killed
@@ -156,16 +162,25 @@ class Registry:
             self._map()
             self._last = _NOTHING
             queues = self.current()
-            if not self.read_only and (
-                self._generation() is None
-                or not all(settings.incarnation for settings in queues.values())
-                or self._left_behind()
-            ):
-                self.change(lambda queues: None)
+            if not self.read_only:
+                self._put_in_order(queues)
         except BaseException:
             self.close()
             raise
         return self
+
+    def _put_in_order(self, queues: Queues) -> None:
+        """What can wait does, as long as the disk is full: whoever opens the store may be about to
+        make room."""
+        has_all = all(settings.incarnation for settings in queues.values())
+        if has_all and self._generation() is not None and not left_behind(self._fs, self.path):
+            return
+        try:
+            self.change(lambda queues: None)
+        except (NotWritten, OutcomeUnknown) as error:
+            if not (has_all and is_full(error)):
+                raise
+            logger.warning("%s", error, extra={"path": self.path})
 
     def current(self) -> Queues:
         """The queues as of now. Costs a look at memory if they are those of the last time."""
@@ -193,20 +208,31 @@ class Registry:
         anybody else changes them again, `then` does.
 
         If it raises, nothing is changed. When this returns, the change is durable and everybody
-        sees it; after an `OSError` it may have happened or not, as after a crash.
+        sees it; after `OutcomeUnknown` it may have happened or not, as after a crash. `then` may
+        raise what it wants.
         """
         self._check_open()
         if self.read_only:
             raise NotWritten(f"{self.path} is open read-only; open it without read_only to write")
         with self._changing:
-            lock = self._fs.lock(os.path.join(self._side, "lock"))
+            with self._unless_it_fails():
+                lock = self._fs.lock(os.path.join(self._side, "lock"))
             try:
-                lock.acquire()
+                with self._unless_it_fails():
+                    lock.acquire()
                 queues = self._change(edit)
                 then()
                 return queues
             finally:
                 lock.close()
+
+    @contextlib.contextmanager
+    def _unless_it_fails(self) -> Iterator[None]:
+        """What is done before the file has changed."""
+        try:
+            yield
+        except OSError as error:
+            raise NotWritten(f"{self.path} cannot be changed ({error}); it is as it was") from error
 
     def close(self) -> None:
         """Forget everything; a second close does nothing. There is nothing to write."""
@@ -300,36 +326,63 @@ class Registry:
 
     def _change(self, edit: Callable[[dict[str, QueueSettings]], None]) -> Queues:
         """With the lock of all processes."""
-        with self._looking:
-            # The file, and not the board: somebody else may have been at it, who knows no board.
-            before = self._look(closely=True).queues
-            board = self._board
-        assert board is not None
-        after = dict(before)
-        edit(after)
-        for name, settings in after.items():
-            if settings.name != name:
-                raise ValueError(f"the settings of the queue {settings.name!r} are at {name!r}")
-            if not settings.incarnation:
-                # FluxMQ's: what it calls ephemeral outlives a restart, so it must not go with one.
-                incarnation, survives = new_incarnation(), settings.ephemeral
-                after[name] = replace(settings, incarnation=incarnation, survives=survives)
-        for path in self._left_behind():
-            self._fs.unlink(path)
-        generation: int = _NUMBER.unpack_from(board)[0]
-        if after == before and not generation & 1:
-            return before
-        # If it was odd, what is there may not be durable, and so it is written in any case.
+        with self._unless_it_fails():
+            with self._looking:
+                # The file, and not the board: somebody may have been at it who knows no board.
+                before = self._look(closely=True).queues
+                board = self._board
+            assert board is not None
+            after = dict(before)
+            edit(after)
+            for name, settings in after.items():
+                if settings.name != name:
+                    raise ValueError(f"the settings of the queue {settings.name!r} are at {name!r}")
+                if not settings.incarnation:
+                    # FluxMQ's: what it calls ephemeral outlives a restart, so it must not go with
+                    # one.
+                    incarnation, survives = new_incarnation(), settings.ephemeral
+                    after[name] = replace(settings, incarnation=incarnation, survives=survives)
+            for path in left_behind(self._fs, self.path):
+                self._fs.unlink(path)
+            generation: int = _NUMBER.unpack_from(board)[0]
+            if after == before and not generation & 1:
+                return before
+            # If it was odd, what is there may not be durable, and so it is written in any case.
+            data, queues = self._dump(after, before)
+            temporary = self._write_beside(data)
         generation |= 1
         _NUMBER.pack_into(board, 0, generation)
-        data, queues = self._dump(after, before)
-        replace_file(self._fs, self.path, data)
+        try:
+            self._fs.rename(temporary, self.path)
+            self._fs.sync_dir(os.path.dirname(self.path))
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"{self.path} may be as it was or as it was to be ({error}); look, and repeat the "
+                "change if need be"
+            ) from error
         generation += 1
         _NUMBER.pack_into(board, 0, generation)
         with self._looking:
             if self._last is not None:
                 self._last = _Reading(generation, None, data, queues)
         return queues
+
+    def _write_beside(self, data: bytes) -> str:
+        """Nothing is left of it if it fails: whoever comes next need not tidy up."""
+        path = f"{self.path}.{os.getpid()}.tmp"
+        file = self._fs.open(path, write=True, create=True)
+        try:
+            try:
+                file.truncate(0)
+                write_all(file, data, 0)
+                file.sync()
+            finally:
+                file.close()
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._fs.unlink(path)
+            raise
+        return path
 
     def _dump(self, queues: Mapping[str, QueueSettings], before: Queues) -> tuple[bytes, Queues]:
         """The file, and the queues as they are when it is read. Only what has changed is put into
@@ -346,16 +399,18 @@ class Registry:
         after = {name: settings for name, (settings, _text) in texts.items()}
         return data, Queues(after, before)
 
-    def _left_behind(self) -> list[str]:
-        folder = os.path.dirname(self.path)
-        return [
-            os.path.join(folder, entry.name)
-            for entry in self._fs.list(folder)
-            if _LEFT_BEHIND.fullmatch(entry.name)
-        ]
-
     def _disown(self) -> None:
         """In a forked child: other threads of the parent, which may have had the locks, are not
         here. The board is shared with the parent, as with any process; the lock is not kept."""
         self._looking = threading.Lock()
         self._changing = threading.Lock()
+
+
+def left_behind(fs: FileSystem, path: str) -> list[str]:
+    """What those who were killed while they changed the file of a registry were writing."""
+    folder = os.path.dirname(path)
+    return [
+        os.path.join(folder, entry.name)
+        for entry in fs.list(folder)
+        if _LEFT_BEHIND.fullmatch(entry.name)
+    ]

@@ -85,7 +85,7 @@ class Selection:
 class Scan:
     """What was found at the cursor."""
 
-    __slots__ = ("cursor", "keys", "lapsed", "lost", "more", "parked", "records")
+    __slots__ = ("cursor", "keys", "lapsed", "lost", "met", "more", "parked", "records")
 
     def __init__(self, cursor: int) -> None:
         self.cursor = cursor
@@ -93,6 +93,7 @@ class Scan:
         self.lapsed: list[Record] = []  # that have expired
         self.parked: list[int] = []
         self.keys: list[int] = []  # offset, key, offset, key, …
+        self.met: set[int] = set()  # those keys
         self.lost = 0
         self.more = False
 
@@ -113,11 +114,21 @@ class Scanner:
         self._selection = selection
         self._group_id = group_id
 
-    def scan(self, ledger: Ledger, records: list[Record], behind: int, want: int) -> Scan:
-        """Up to `want` records that concern us, of these and those behind them."""
+    def scan(
+        self,
+        ledger: Ledger,
+        records: list[Record],
+        behind: int,
+        want: int,
+        before: Scan | None = None,
+    ) -> Scan:
+        """Up to `want` records that concern us, of these and those behind them. What was found
+        `before` keeps others of its keys waiting, as if it were claimed."""
         scan = Scan(behind)
+        if before is not None:
+            scan.met, scan.parked = before.met, before.parked
         takes, feed, by_key = self._selection.takes, self._feed, ledger.by_key
-        if by_key and ledger.parked >= _PARKED_MOST:
+        if by_key and ledger.parked + len(scan.parked) >= _PARKED_MOST:
             scan.cursor = ledger.cursor  # nobody looks at these yet
             feed.lost.clear()
             return scan
@@ -159,11 +170,11 @@ class Scanner:
             for record in filter(self._selection.takes, self._feed.read_at(portion)):
                 lease = pending[record.offset]  # type: ignore[index]
                 found.append(Message(queue, record, None, 0, 0, lease.count, lease.error))
-        cursor, more = ledger.cursor, True
-        while more and (wanted := limit - len(found)):
-            scan = self.scan(ledger, *self._feed.take(cursor, wanted), wanted)
+        scan = Scan(ledger.cursor)
+        scan.more = True
+        while scan.more and (wanted := limit - len(found)):
+            scan = self.scan(ledger, *self._feed.take(scan.cursor, wanted), wanted, scan)
             found += [Message(queue, record, None, 0, 0, 0) for record in scan.records]
-            cursor, more = scan.cursor, scan.more
         return found
 
 
@@ -211,7 +222,6 @@ def first_of_keys(ledger: Ledger, records: list[Record], scan: Scan) -> list[Rec
     """Those that may be claimed; the others are parked behind the one of their key that is
     pending."""
     first = []
-    keys = set(scan.keys[1::2])
     for record in records:
         if not record.key:
             first.append(record)
@@ -219,10 +229,10 @@ def first_of_keys(ledger: Ledger, records: list[Record], scan: Scan) -> list[Rec
         key = _hash(record.key)
         offset: int = record.offset  # type: ignore[assignment]
         scan.keys += (offset, key)
-        if key in keys or ledger.has_line(key):
+        if key in scan.met or ledger.has_line(key):
             scan.parked.append(offset)
         else:
-            keys.add(key)
+            scan.met.add(key)
             first.append(record)
     return first
 

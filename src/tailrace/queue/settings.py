@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NoReturn
 
@@ -39,8 +39,10 @@ _LARGEST: Final = 2**63 - 1
 _LONGEST_MS: Final = _LARGEST // 1_000_000
 UNLIMITED: Final = 2**31 - 1
 
+_USUAL_SIZE: Final = 10 * 2**20
 _STEEPEST: Final = 1000.0
 _KEEP: Final = Retention()
+_LOG: Final = LogOptions()
 _KINDS: Final = {"classic": "a classic queue", "stream": "a stream"}
 _FIXED: Final = ("type", "ephemeral", "flush")
 
@@ -56,7 +58,7 @@ LOG_OPTIONS: Final = tuple(
 class Limits:
     """What a queue takes; 0 means no limit of that kind."""
 
-    max_message_size: int = 10 * 2**20
+    max_message_size: int = _USUAL_SIZE
     max_depth: int = 0
     message_ttl_ms: int = 0
     on_full: str = "raise"
@@ -141,16 +143,22 @@ class QueueSettings:
         everything that is addressed to it by its name; with none of them it gets only what is
         published to it directly.
         """
-        if not isinstance(name, str):
-            raise ConfigError(f"name: expected the name of a queue, got {name!r}")
+        return cls.unchecked(name, type, defaults, **options)._checked()
+
+    @classmethod
+    def unchecked(
+        cls,
+        name: str,
+        type: str = "classic",
+        defaults: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> QueueSettings:
+        """The same for who is to know what is wrong with each option by itself: what they say of
+        each other is not looked at; `contradictions` does that."""
         check_name("queue", name)
         ephemeral = _flag(_given("ephemeral", options, defaults, False), "ephemeral")
-        if ephemeral:
-            flush = _flush(_given("flush", options, None, FlushMode.NONE), "flush")
-            if flush is not FlushMode.NONE:
-                raise ConfigError(f"flush: {name} is ephemeral, and so it is never flushed")
-        else:
-            flush = _flush(_given("flush", options, defaults, None), "flush")
+        usual, others = (FlushMode.NONE, None) if ephemeral else (None, defaults)
+        flush = _flush(_given("flush", options, others, usual), "flush")
         settings = cls(
             name,
             _type(type, "type"),
@@ -161,9 +169,7 @@ class QueueSettings:
         )
         for given in (defaults or {}, options):
             settings = settings._with({k: v for k, v in given.items() if k not in _FIXED})
-        if settings.topics == (default_binding(name),) and ("+" in name or "#" in name):
-            raise ConfigError(f"topics: {name!r} cannot be a level of a filter; give it topics")
-        return settings._checked()
+        return settings
 
     @classmethod
     def imply(
@@ -226,25 +232,55 @@ class QueueSettings:
             elif flush is not promise:
                 self._refuse("flush", promise or FlushMode.SYNC, str(flush))
         settings = settings._with(options)
-        return settings if settings is self else settings._checked()
+        return settings if settings is self else settings._checked(self)
 
-    def _checked(self) -> QueueSettings:
-        """Itself, unless a dead letter would come back to the queue that it comes from."""
-        topic = self.dlq.topic
-        if self.dlq.enabled and topic:
-            try:
-                address = parse_address(topic)
-            except InvalidName as error:
-                raise ConfigError(f"dlq.topic: {error}") from None
-            if address is not None and address.verb is not None:
-                raise ConfigError(f"dlq.topic: {topic!r} is no topic to publish to: it has a verb")
-            leads_back = topic == self.name or any(matches(each, topic) for each in self.topics)
-            if leads_back or (address is not None and address.queue == self.name):
-                raise ConfigError(
-                    f"dlq.topic: {topic!r} leads back to {self.name}, so its dead letters would "
-                    f"never come to an end; name another one, or none for '$dlq/{self.name}'"
-                )
+    def _checked(self, before: QueueSettings | None = None) -> QueueSettings:
+        """Itself, unless its options contradict each other. How they did `before` is no reason to
+        refuse a change of something else: FluxMQ may have made the queue."""
+        known = () if before is None else list(before.contradictions())
+        for key, said in self.contradictions():
+            if (key, said) not in known:
+                raise ConfigError(f"{key}: {said}")
         return self
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        """What cannot be true of one queue at once: the option that is to blame, and why."""
+        name = self.name
+        if self.ephemeral and self.flush not in (None, FlushMode.NONE):
+            yield "flush", f"{name} is ephemeral, and so it is never flushed"
+        if self.topics == (default_binding(name),) and ("+" in name or "#" in name):
+            yield "topics", f"{name!r} cannot be a level of a filter; give it topics"
+        largest, limit = self.max_batch_bytes, self.limits.max_message_size
+        if limit > largest and limit != _USUAL_SIZE:  # nobody has chosen the usual one
+            said = (
+                f"{limit:,} bytes are more than a batch can hold, and a message is in one: "
+                f"max_batch_bytes is {largest:,}; raise that, too, or lower this"
+            )
+            yield "limits.max_message_size", said
+        if self.dlq.enabled and self.dlq.topic:
+            yield from self._wrong_topic(self.dlq.topic)
+
+    def _wrong_topic(self, topic: str) -> Iterator[tuple[str, str]]:
+        """Why it can be no place for dead letters, as far as this queue can tell."""
+        try:
+            address = parse_address(topic)
+        except InvalidName as error:
+            yield "dlq.topic", str(error)
+            return
+        if address is not None and address.verb is not None:
+            yield "dlq.topic", f"{topic!r} is no topic to publish to: it has a verb"
+        leads_back = topic == self.name or any(matches(each, topic) for each in self.topics)
+        if leads_back or (address is not None and address.queue == self.name):
+            said = (
+                f"{topic!r} leads back to {self.name}, so its dead letters would never come to an "
+                f"end; name another one, or none for '$dlq/{self.name}'"
+            )
+            yield "dlq.topic", said
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """What the queue's log appends at once, at most."""
+        return int(dict(self.log_options).get("max_batch_bytes", _LOG.max_batch_bytes))
 
     def log_arguments(self) -> dict[str, Any]:
         """What the queue's log is to be opened with. Retention is not among it: what may be deleted

@@ -44,6 +44,13 @@ class Snapshot(NamedTuple):
     entries: dict[int, dict[str, Any]]
     damaged: tuple[int, ...] = ()
 
+    def fill(self) -> None:
+        """Of what is damaged we know only which messages it may have been about: better twice than
+        never."""
+        for offset in range(self.state["committed"], self.state["cursor"]):
+            if offset % SHARDS in self.damaged:
+                self.entries.setdefault(offset, {"c": "", "n": 0})
+
 
 class Snapshots:
     def __init__(self, fs: FileSystem, folder: str, group_id: str) -> None:

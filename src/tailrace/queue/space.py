@@ -45,7 +45,9 @@ class Roomy(Publishing):
         self._store = store
         self._lock = threading.RLock()
         self._passing = threading.Lock()  # one at a time: the others find room then
-        self._depth = Depth(self._count_unsettled, self._pass_by, self._drop_oldest)
+        self._depth = Depth(
+            self._count_unsettled, self._pass_by, self._drop_oldest, lambda: self.settings
+        )
         # Of a queue without groups, or a stream: what has expired, once it was full.
         self._outlook: Outlook | None = None
         self._lapsed: set[int] = set()
@@ -163,10 +165,28 @@ class Roomy(Publishing):
         store = self._store
         return dropping(store.fs, store.layout, self.name, self.settings.incarnation)
 
+    def expire_groups(self, idle: float | str) -> list[str]:
+        raise NotImplementedError
+
+    def expire_by_rule(self) -> int:
+        """Delete the groups that `expire_groups` of the settings says; how many they are."""
+        rule_ms = self.settings.expire_groups_ms
+        expired = self.expire_groups(rule_ms / 1000) if rule_ms else []
+        for group_id in expired:
+            extra = {"queue": self.name, "group": group_id}
+            text = "%s: the group %r was idle, and is deleted"
+            logger.warning(text, self, group_id, extra=extra)
+        return len(expired)
+
     def vacuum(self) -> VacuumReport:
-        """Delete the segments that may go. A classic queue with groups lets go of what all of them
-        have settled, and keeps of that what `retention` says; any other what `retention` lets
-        go."""
+        """Delete what may go: the groups that `expire_groups` says, and then segments. A classic
+        queue with groups lets go of what all of them have settled, and keeps of that what
+        `retention` says; any other what `retention` lets go."""
+        self.expire_by_rule()
+        return self.drop_segments()
+
+    def drop_segments(self) -> VacuumReport:
+        """Delete the segments that may go."""
         settings, store, log = self.settings, self._store, self.log
         return store.reserve.in_need(lambda: retaining.vacuum(store.look, settings, log))
 

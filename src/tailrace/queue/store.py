@@ -30,6 +30,7 @@ from tailrace.queue.ephemeral import Attendance, Sweeper
 from tailrace.queue.handles import Handles, QueueLog, most_files, opening
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.looking import Look
+from tailrace.queue.names import refuse_reserved
 from tailrace.queue.office import Letter
 from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.pump import Pump, deliver_due
@@ -88,14 +89,14 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._lock = threading.RLock()
         self._queues: dict[str, Queue | Stream] = {}
         self._closed = False
-        self.registry = Registry(self.fs, self.layout.root).open()
+        self.reserve = Reserve(self.fs, self.layout.side)
+        self.registry = self.reserve.in_need(Registry(self.fs, self.layout.root).open)
         self._is_inherited = False
         self._presence = self._new_presence()
         self._sweeper = Sweeper(self._sweep)
         self.handles = Handles(most_files(3))
         self.look = Look(self.fs, self.layout, self.registry.current, self.clock)
         self.disk = DiskWatch(self.fs, self.layout.root, disk)
-        self.reserve = Reserve(self.fs, self.layout.side)
         self._caretaker: Caretaker | None = None
         self.alarm = Alarm(self.fs, self.layout.delayed())
         self._pump: Pump | None = None
@@ -186,7 +187,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         kept: list[str] = []
 
         def edit(queues: dict[str, QueueSettings]) -> None:
-            made = []
+            made, before = [], dict(queues)
             for name, kind, options in wanted:
                 if name in queues:
                     was_ephemeral = queues[name].ephemeral
@@ -194,10 +195,13 @@ class Store(BackedUp, PublishingByTopic, Redriving):
                     if was_ephemeral and not queues[name].ephemeral:
                         kept.append(name)
                 else:
+                    if not options.get("reserved"):
+                        refuse_reserved(name)
                     queues[name] = QueueSettings.create(
                         name, kind, defaults=self._defaults, **options
                     )
                     made.append(name)
+            dead_letters.check_routes(queues, before, [name for name, _, _ in wanted])
             for name in made:
                 deletion.clear(self.fs, self.layout, name)
 
@@ -258,7 +262,9 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         def edit(queues: dict[str, QueueSettings]) -> None:
             if name not in queues:
                 raise InvalidName(f"there is no queue {name!r} in {self.path}")
-            queues[name] = queues[name].changed(**options)
+            before = queues[name]
+            queues[name] = before.changed(**options)
+            dead_letters.check_routes(queues, {name: before}, [name])
 
         self._expect_to_sweep(self._change(edit)[name])
 
@@ -322,6 +328,17 @@ class Store(BackedUp, PublishingByTopic, Redriving):
             if self._caretaker is None and not self._closed:
                 self._caretaker = Caretaker(self)
 
+    def tidy_soon(self) -> None:
+        """A consumer is gone that nobody has closed. Waits for nobody, as the garbage collector
+        calls it; without a thread of ours the next one who comes to the group tidies."""
+        caretaker = self._caretaker
+        if caretaker is not None:
+            caretaker.tidy_soon()
+
+    def tidy(self) -> None:
+        """Part with consumers that nobody has closed."""
+        close_all([queue.tidy for queue in list(self._queues.values())])
+
     def employ(self, chores: list[Chore]) -> None:
         """Have more done in the background, as long as the store is open: in a thread of its own,
         because it may take long; by one at a time of those that have the store open."""
@@ -332,7 +349,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
             self._employed.append(upkeep)
 
     def vacuum(self) -> dict[str, VacuumReport]:
-        """Delete what may go, now; what that was, by queue."""
+        """Delete what may go, now, groups by `expire_groups` as well; what that was, by queue."""
         return {queue.name: queue.vacuum() for queue in self.queues()}
 
     def _implied_queue(self, name: str, pattern: str) -> QueueSettings:
@@ -343,7 +360,9 @@ class Store(BackedUp, PublishingByTopic, Redriving):
 
         def edit(queues: dict[str, QueueSettings]) -> None:
             if name not in queues:
+                refuse_reserved(name)
                 queues[name] = QueueSettings.imply(name, pattern, self._defaults)
+                dead_letters.check_routes(queues, {}, [name])
                 deletion.clear(self.fs, self.layout, name)
 
         with opening(f"an ephemeral queue {name!r}"):
@@ -363,6 +382,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         """A consumer of a queue by its name. If there is none yet, an ephemeral one is made, bound
         to `$queue/<name>/#`, which gets what is published from then on."""
         self.check_open()
+        _check_fits(name, self.registry.current().get(name), options)
         settings = self._implied_queue(name, default_binding(name))
         return self._handle(settings).consumer(group, **options)
 
@@ -515,3 +535,19 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
+
+
+_OF_STREAMS = {"start", "timestamp", "auto_commit", "auto_commit_interval"}
+_OF_QUEUES = {"prefetch", "visibility_timeout", "key_order"}
+
+
+def _check_fits(name: str, settings: QueueSettings | None, options: dict[str, Any]) -> None:
+    """Are these options of a consumer of what the name stands for?"""
+    is_stream = settings is not None and settings.type == "stream"
+    for option in sorted(options.keys() & (_OF_QUEUES if is_stream else _OF_STREAMS)):
+        kind, there = "stream", "a classic queue"
+        if is_stream:
+            kind, there = "classic queue", "a stream"
+        elif settings is None:
+            there = "no queue yet, and would become a classic one: make a stream of it before"
+        raise TypeError(f"{option}= is for a consumer of a {kind}, and {name!r} is {there}")

@@ -69,6 +69,12 @@ class StreamGroup(Group[StreamLedger]):
     def _load(self, snapshot: Snapshot) -> StreamLedger:
         return StreamLedger.load(snapshot.state)
 
+    def _bury_members(self) -> list[str]:
+        ghosts = self.state.ghosts
+        for name in ghosts:
+            self._commit_leave(name, died=True)
+        return ghosts + super()._bury_members()
+
     # --- reading ----------------------------------------------------------------------------
 
     def take(

@@ -11,9 +11,12 @@ lowest of all these: everything below has been processed.
     skip    the cursor is at least `x`, and nobody is at anything below
     rewind  likewise, because the stream ends there
     reset   the cursor is `x`, and nobody is at anything
-    doubt   the journal was damaged
+    doubt   the journal was damaged: what was taken before goes back, as nobody can commit it
     join    `c` came, `m` tells of it        leave    `c` went, and its ranges go back
     boot    the machine has started anew
+
+What leads from one cursor to another names both. If the first is not where we are, operations are
+missing: what was passed in them goes back, or has not been looked at. Better twice than never.
 
 As in `ledger.py`, `apply` is the only way to change anything. Not thread-safe.
 """
@@ -41,6 +44,7 @@ class StreamLedger:
         self.used_ms = 0  # when somebody last came or went; 0: nobody ever has
         self.members: dict[str, Any] = {}
         self.delivered = 0
+        self.options: dict[str, Any] = {}  # there are none
 
     @property
     def committed(self) -> int:
@@ -69,11 +73,13 @@ class StreamLedger:
 
     def _take(self, op: Op) -> None:
         first, behind = op["f"], op["x"]
-        ranges = self.taken.setdefault(op["c"], [])
-        if first > self.cursor:  # the journal was damaged: better twice than never
-            self.back = _joined(sorted([*self.back, (self.cursor, first)]))
+        if first > self.cursor:  # the journal was damaged
+            self._give_back([(self.cursor, first)])
         if op.get("b"):
             self.back = without(self.back, first, behind)
+        elif first < self.cursor:  # likewise, or it has something twice
+            self._go_back_to(first)
+        ranges = self.taken.setdefault(op["c"], [])
         if ranges and ranges[-1][1] == first:
             ranges[-1] = (ranges[-1][0], behind)
         else:
@@ -81,6 +87,16 @@ class StreamLedger:
             ranges.sort()
         self.cursor = max(self.cursor, behind)
         self.delivered += op.get("n", 0)
+
+    def _give_back(self, ranges: list[Range]) -> None:
+        self.back = _joined(sorted(self.back + ranges))
+
+    def _go_back_to(self, cursor: int) -> None:
+        """Nobody has looked at anything from there on."""
+        self.back = without(self.back, cursor, self.cursor)
+        for consumer in list(self.taken):
+            self._done({"c": consumer, "r": [cursor, self.cursor]})
+        self.cursor = cursor
 
     def _done(self, op: Op) -> None:
         left = self.taken.get(op["c"], [])
@@ -99,7 +115,7 @@ class StreamLedger:
         self._done(op)
         for first, behind in self.taken.get(op["c"], []):
             before = without(before, first, behind)
-        self.back = _joined(sorted(self.back + before))
+        self._give_back(before)
 
     def _skip(self, op: Op) -> None:
         behind = op["x"]
@@ -117,6 +133,13 @@ class StreamLedger:
 
     def _doubt(self, op: Op) -> None:
         self.epoch += 1
+        for consumer in list(self.taken):
+            self._give_back(self.taken.pop(consumer))
+
+    @property
+    def ghosts(self) -> list[str]:
+        """Who has taken something and is no member: nobody will ever tell that it went."""
+        return [consumer for consumer in self.taken if consumer not in self.members]
 
     def _join(self, op: Op) -> None:
         self.members[op["c"]] = op["m"]
@@ -125,7 +148,7 @@ class StreamLedger:
     def _leave(self, op: Op) -> None:
         self.members.pop(op["c"], None)
         self.used_ms = max(self.used_ms, op.get("w", 0))
-        self.back = _joined(sorted(self.back + self.taken.pop(op["c"], [])))
+        self._give_back(self.taken.pop(op["c"], []))
 
     def _boot(self, op: Op) -> None:
         """Whoever was at anything is gone."""
@@ -161,6 +184,8 @@ class StreamLedger:
             for consumer, ranges in state.get("taken", {}).items()
         }
         ledger.back = [(first, behind) for first, behind in state.get("back", ())]
+        for consumer in ledger.ghosts:
+            ledger._give_back(ledger.taken.pop(consumer))
         return ledger
 
 

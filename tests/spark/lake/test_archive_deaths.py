@@ -129,7 +129,7 @@ def check_it_goes_on(disk: SimulatedDisk, rows: Any, *, delete: bool) -> None:
     assert disk.list(f"{LAKE}/_tailrace/staging") == []
 
 
-SOME = 7
+SOME = 13
 ALL = pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(900)])
 
 

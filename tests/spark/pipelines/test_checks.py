@@ -138,6 +138,7 @@ def is_held(home: Home) -> bool:
     return home.is_held  # which changes, and nobody knows
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "given",
     [{}, {"output_mode": "update"}, {"to": {"path": "lake"}}],

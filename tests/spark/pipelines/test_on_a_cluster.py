@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from tests.project import LIGHT_JVM, NEEDS_JAVA
 from tests.spark.pipelines.support import Place
-from tests.spark.test_cluster import environment, master  # noqa: F401  a fixture
+from tests.spark.test_cluster import environment, ground, master  # noqa: F401  fixtures
 
 
 @NEEDS_JAVA

@@ -149,6 +149,7 @@ def test_a_backup_goes_on_where_it_was(spark: Any, place: Place) -> None:
     assert place.values("out") == [b"1", b"2"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("start", [2, at(T0 + 2)])
 def test_where_it_begins(spark: Any, place: Place, start: Any) -> None:
     for number in range(4):
@@ -158,6 +159,7 @@ def test_where_it_begins(spark: Any, place: Place, start: Any) -> None:
     assert place.values("out") == [b"2", b"3"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mode", ["update", "complete"])
 def test_changes_of_an_aggregate(spark: Any, place: Place, mode: str) -> None:
     """A batch that is replayed writes nothing a second time."""
@@ -177,6 +179,7 @@ def test_changes_of_an_aggregate(spark: Any, place: Place, mode: str) -> None:
     assert last == {b"a": 2, b"b": 1}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
 def test_files(spark: Any, place: Place, form: str) -> None:
     dataset: Any = pytest.importorskip("pyarrow.dataset")

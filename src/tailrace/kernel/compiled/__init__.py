@@ -19,6 +19,7 @@ MODULES = (
     "columns",
     "flock",
     "notes",
+    "lines",
 )
 
 

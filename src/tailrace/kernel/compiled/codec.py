@@ -274,7 +274,7 @@ def finish(data, section_size, count, flags, base_timestamp, max_timestamp, code
     if codec is not _NONE:
         codec = as_codec(codec)
     if section_size > max_bytes:
-        raise too_large(section_size, max_bytes)
+        raise too_large(section_size, max_bytes, count)
     PyByteArray_Resize(data, HEAD + section_size)
     if codec is not _NONE and section_size > _COMPRESS_ABOVE:
         smaller: bytes = compression.compress(codec, memoryview(data)[HEAD:])

@@ -96,7 +96,7 @@ def split_rows(table, max_records, max_bytes):
             )
         refuse_row(problem, stop)
         if stop == start:
-            raise too_large(size, limit)
+            raise too_large(size, limit, 1)
         ranges.append((start, stop))
         start = stop
     return ranges

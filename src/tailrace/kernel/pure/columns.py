@@ -173,7 +173,7 @@ def split_rows(table: Rows, max_records: int, max_bytes: int) -> list[tuple[int,
                 ranges.append((start, row))
             start, used, delta = row, 0, 1
             if delta + size > max_bytes:
-                raise too_large(delta + size, max_bytes)
+                raise too_large(delta + size, max_bytes, 1)
         used += delta + size
     ranges.append((start, table.rows))
     return ranges

@@ -264,7 +264,7 @@ def finish(
     limit = min(max_bytes, MAX_SECTION)
     size = len(data) - HEADER_SIZE
     if size > limit:
-        raise too_large(size, limit)
+        raise too_large(size, limit, count)
     if codec != NONE and size > COMPRESS_ABOVE:
         with memoryview(data) as view, view[HEADER_SIZE:] as section:
             smaller = compression.compress(codec, section)

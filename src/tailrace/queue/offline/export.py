@@ -2,7 +2,8 @@
 
 What such a group knows is in its journal, which FluxMQ cannot read. To open it and close it again
 leaves the files that a clean close leaves. Groups that somebody has open are left to them: the last
-one who closes a group does the same.
+one who closes a group does the same. To open the store also removes what was being written when
+somebody was killed who changed its queues.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import NamedTuple
 
 from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.log.offline.repair import Action, RecoveryReport
-from tailrace.queue.group_files import is_open
+from tailrace.queue.group_files import is_held, is_open
 from tailrace.queue.journal import NAME, parse_line
 from tailrace.queue.layout import Layout
 from tailrace.queue.offline.tree import Tree, read_all
+from tailrace.queue.registry import left_behind
 
 __all__ = ["export_groups"]
 
@@ -27,15 +29,19 @@ class _LeftOpen(NamedTuple):
 
 
 def export_groups(fs: FileSystem, root: str, *, apply: bool = False) -> RecoveryReport:
-    """Close the groups of a store that were left open, if `apply`; else say which they are. The
-    logs have to be in order."""
-    found = _left_open(fs, root)
+    """Close the groups of a store that were left open, and remove what a change of its queues left,
+    if `apply`; else say which they are. The logs have to be in order."""
+    found, unfinished = _left_open(fs, root), _unfinished(fs, root)
     report = RecoveryReport(root, applied=apply)
-    if apply and found:
+    if apply and (found or unfinished):
         _open_and_close(fs, root, found)
-        still = _left_open(fs, root)
-        report.applied = not set(still) & set(found)
-        found = found if report.applied else still
+        still, yet = _left_open(fs, root), _unfinished(fs, root)
+        report.applied = not set(still) & set(found) and not set(yet) & set(unfinished)
+        if not report.applied:
+            found, unfinished = still, yet
+    for path in unfinished:
+        message = "remove what was being written when the queues could not be changed"
+        report.actions.append(Action("remove", os.path.relpath(path, root), message))
     for each in found:
         path = os.path.relpath(os.path.join(each.folder, NAME), root)
         message = (
@@ -54,6 +60,16 @@ def _left_open(fs: FileSystem, root: str) -> list[_LeftOpen]:
         for group_id in layout.groups(place.name)
     )
     return [each for each in groups if _has_journal(fs, each) and not is_open(fs, each.folder)]
+
+
+def _unfinished(fs: FileSystem, root: str) -> list[str]:
+    """Unless somebody is at it."""
+    path = os.path.join(root, "config", "queues.json")
+    try:
+        found = left_behind(fs, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return found if found and not is_held(fs, root, "lock") else []
 
 
 def _has_journal(fs: FileSystem, group: _LeftOpen) -> bool:

@@ -19,7 +19,7 @@ from tailrace.queue.ledger import Ledger
 from tailrace.queue.offline.documents import Document, read_snapshot
 from tailrace.queue.offline.fluxmq_check import check_fluxmq
 from tailrace.queue.offline.lines import Journal, Line, read_journal
-from tailrace.queue.snapshots import SHARDS, STATE, pel_name
+from tailrace.queue.snapshots import SHARDS, STATE, Snapshot, pel_name
 from tailrace.queue.stream_ledger import StreamLedger
 
 __all__ = ["GroupSurvey", "survey_group"]
@@ -48,6 +48,7 @@ class GroupSurvey:
         self.journal: Journal = read_journal(b"")
         self.state: Ledger | StreamLedger | None = None
         self.is_deleted = False
+        self._is_in_doubt = False
         self.cursor: int | None = None
         self.committed: int | None = None
 
@@ -75,6 +76,8 @@ class GroupSurvey:
         else:
             self.cursor = check_fluxmq(self.add, self.files, journal)
         if self.state is not None:
+            if self._is_in_doubt:
+                self.state.apply({"t": "doubt"})
             self.cursor, self.committed = self.state.cursor, self.state.committed
 
     def _is_exported(self) -> bool:
@@ -129,10 +132,15 @@ class GroupSurvey:
         state: Any = head.get("tailrace")
         try:
             entries: dict[int, dict[str, Any]] = {}
+            damaged = []
             for shard in state["shards"]:
                 document = self._pick(pel_name(shard), generation)
                 if document is not None:
                     entries |= self._entries(shard, document, state)
+                else:
+                    damaged.append(shard)
+            Snapshot(state, entries, tuple(damaged)).fill()
+            self._is_in_doubt = bool(damaged)
             if self._is_stream(state):
                 self.state = StreamLedger.load(state)
             else:
@@ -211,11 +219,11 @@ class GroupSurvey:
             if line.zeros:
                 message = f"{counted(line.zeros, 'byte')} did not survive a power cut: {_AGAIN}"
                 self.add("problem", NAME, message, line.position)
-                is_known = False
+                is_known, self._is_in_doubt = False, True
             if not line.ops:
                 message = f"the line is damaged, and what it said is lost: {_AGAIN}"
                 self.add("problem", NAME, message, line.position)
-                is_known = False
+                is_known, self._is_in_doubt = False, True
                 continue
             op = line.ops[0]
             if op["t"] in ("moved", "deleted"):
@@ -236,6 +244,7 @@ class GroupSurvey:
         except _WRONG as error:
             message = f"the operation {op['t']!r} does not fit: {error!r}"
             self.add("problem", NAME, message, position)
+            self._is_in_doubt = True
         return is_known
 
     def _end(self, word: str, line: Line, behind: list[Line]) -> None:
