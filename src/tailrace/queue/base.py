@@ -89,7 +89,6 @@ class LogQueue(Roomy):
         self._due: object = None  # another, when something is to be looked for
         self._looked_for: object = object() if store.upkeep else None
         self._is_closing = False
-        self._is_gone = False  # it was deleted, and is to be let go of
 
     # --- settings ---------------------------------------------------------------------------
 
@@ -106,7 +105,13 @@ class LogQueue(Roomy):
 
     def _notice(self) -> QueueSettings:
         """Some queue was made, changed or deleted. If it is this one, what is open goes on by the
-        new settings, or is let go of: see `queue_lock.py`. Whoever has a turn does not ask."""
+        new settings, or is let go of.
+
+        To let go one waits for the lock and for each group's turn; and whoever deletes a queue has
+        the registry, and waits for the lock. So with the lock or a turn nobody lets go, nor waits
+        for the registry: who has a turn has read the settings before it, and for who has the lock
+        another thread does it. (The lock is to be one of the interpreter's own, whose `with` no
+        Ctrl-C can break, so it cannot tell when it is given back.)"""
         with self._noticing:
             queues = self._store.registry.current()
             found = queues.get(self.name)
@@ -115,16 +120,11 @@ class LogQueue(Roomy):
                     self._adopt(found)
                 self._known = queues, found
                 return found
-        self._is_gone = True
-        if not self._lock.is_ours:  # else whoever has it lets go, when it gives the lock back
-            self._let_go()
-        raise Closed(f"the queue {self.name!r} was deleted; open it again to have it anew")
-
-    def _let_go(self) -> None:
-        """Without the lock and without a turn: nothing stays open of a queue found deleted."""
-        if self._is_gone:
-            self._is_gone = False
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            threading.Thread(target=self.abandon, name="tailrace-abandon", daemon=True).start()
+        else:
             self.abandon()
+        raise Closed(f"the queue {self.name!r} was deleted; open it again to have it anew")
 
     def _adopt(self, settings: QueueSettings) -> None:
         log = self._log
@@ -556,7 +556,7 @@ class LogQueue(Roomy):
 
     def disown(self) -> None:
         """In a forked child: another thread of the parent may have had the lock."""
-        self._lock.disown()
+        self._lock = threading.RLock()
         self._passing = threading.Lock()
         self._noticing = threading.RLock()
         self._depth.disown()

@@ -1,7 +1,7 @@
 """How a group's messages become dead letters: marked in a turn, and written after it.
 
 With a turn nobody asks for the queue's settings (who finds that it was deleted lets go of it, see
-`queue_lock.py`), makes a queue, or waits for the disk of another. So settings are read before a
+`LogQueue._notice`), makes a queue, or waits for the disk of another. So settings are read before a
 turn; in it messages are only noted as dying, from when on nobody gets them; after it, and without
 any lock, their letters are written, many with one wait for the disk; and when those are durable
 the messages are settled. Whoever fails or dies on the way leaves them dying, and the next one who

@@ -23,7 +23,6 @@ from tailrace.queue.dropped import Dropping, dropping
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.outlook import Outlook, lifetime_ms
 from tailrace.queue.publishing import Publishing
-from tailrace.queue.queue_lock import QueueLock
 from tailrace.queue.scanning import SCAN_MOST
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.shedding import drop_below
@@ -44,7 +43,7 @@ class Roomy(Publishing):
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
-        self._lock = QueueLock(self._let_go)
+        self._lock = threading.RLock()
         self._passing = threading.Lock()  # one at a time: the others find room then
         self._depth = Depth(
             self._count_unsettled, self._pass_by, self._drop_oldest, lambda: self.settings
@@ -53,10 +52,6 @@ class Roomy(Publishing):
         self._outlook: Outlook | None = None
         self._lapsed: set[int] = set()
         super().__init__(name)
-
-    def _let_go(self) -> None:
-        """The lock was given back: if the queue was deleted, nothing stays open."""
-        raise NotImplementedError
 
     def group_ids(self) -> list[str]:
         raise NotImplementedError

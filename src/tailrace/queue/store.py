@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from tailrace.errors import Closed, ConfigError, Full, InvalidName, NotWritten
+from tailrace.errors import Closed, ConfigError, InvalidName
 from tailrace.log.commit import Receipt
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
 from tailrace.log.ground import refuse_network
@@ -438,14 +438,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
                 "retry": {"max_retries": "unlimited"},
                 "limits": {"max_message_size": 0, "message_ttl": 0, "max_depth": 0},
             }
-            try:
-                settings = self._create(name, "classic", options)
-            except OSError as error:
-                kind = Full if is_full(error) else NotWritten
-                path = self.registry.path
-                raise kind(
-                    f"the queue {name!r} for dead letters cannot be made in {path}: {error}"
-                ) from error
+            settings = self._create(name, "classic", options)
         found = self._handle(settings)
         if not isinstance(found, Queue):
             raise ConfigError(f"dlq.topic: {name} is a stream; dead letters need a classic queue")
