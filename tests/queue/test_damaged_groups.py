@@ -173,37 +173,43 @@ class StreamWorld(World):
         return found
 
 
-@pytest.mark.parametrize("snapshots", SNAPSHOTS)
-@pytest.mark.parametrize("world", [KeyedWorld, StreamWorld])
-class TestNothingIsStuck:
-    def test_whichever_line_is_lost(
-        self, machine: Machine, world: type[World], snapshots: str
-    ) -> None:
-        made = world(machine, SNAPSHOTS[snapshots])
-        for damaged in made.with_lines():
-            made.check(damaged)
+each_world = pytest.mark.parametrize("world", [KeyedWorld, StreamWorld])
+each_way = pytest.mark.parametrize("snapshots", SNAPSHOTS)
 
-    def test_whichever_shard_is_lost(
-        self, machine: Machine, world: type[World], snapshots: str
-    ) -> None:
-        made = world(machine, SNAPSHOTS[snapshots])
-        for damaged in made.with_shards():
-            made.check(damaged)
 
-    def test_whichever_bit_is_another(
-        self, machine: Machine, world: type[World], snapshots: str
-    ) -> None:
-        made = world(machine, SNAPSHOTS[snapshots])
-        for damaged in made.with_bits(1, 10):
-            made.check(damaged)
+@each_world
+@each_way
+def test_whichever_line_is_lost(machine: Machine, world: type[World], snapshots: str) -> None:
+    made = world(machine, SNAPSHOTS[snapshots])
+    for damaged in made.with_lines():
+        made.check(damaged)
 
-    @pytest.mark.long
-    def test_whichever_bit_is_another_for_long(
-        self, machine: Machine, world: type[World], snapshots: str
-    ) -> None:
-        made = world(machine, SNAPSHOTS[snapshots])
-        for damaged in made.with_bits(random.randrange(2**32), 1_000):
-            made.check(damaged)
+
+@each_world
+@each_way
+def test_whichever_shard_is_lost(machine: Machine, world: type[World], snapshots: str) -> None:
+    made = world(machine, SNAPSHOTS[snapshots])
+    for damaged in made.with_shards():
+        made.check(damaged)
+
+
+@each_world
+@each_way
+def test_whichever_bit_is_another(machine: Machine, world: type[World], snapshots: str) -> None:
+    made = world(machine, SNAPSHOTS[snapshots])
+    for damaged in made.with_bits(1, 10):
+        made.check(damaged)
+
+
+@pytest.mark.long
+@each_world
+@each_way
+def test_whichever_bit_is_another_for_long(
+    machine: Machine, world: type[World], snapshots: str
+) -> None:
+    made = world(machine, SNAPSHOTS[snapshots])
+    for damaged in made.with_bits(random.randrange(2**32), 1_000):
+        made.check(damaged)
 
 
 # --- one by one -------------------------------------------------------------------------------
