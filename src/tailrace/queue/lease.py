@@ -48,7 +48,8 @@ class Lease:
 
     def dump(self) -> dict[str, Any]:
         """As an entry of a snapshot."""
-        entry = {"c": self.holder, "n": self.count, "s": self.state, "a": self.attempt}
+        entry: dict[str, Any] = {"c": self.holder, "n": self.count}
+        entry |= {"s": self.state, "a": self.attempt}
         if self.until:
             entry["u"] = self.until
         if self.strikes:

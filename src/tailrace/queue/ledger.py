@@ -30,15 +30,11 @@ happened, not what was asked for; whether it may happen is decided before, with 
     gone     `r` no longer exist; settled. `lost` others were never looked at
     rewind   the queue ends at `x`: there is nothing at or above it, pending or not
     reset    everything pending is dropped, and the cursor is `x`
-    doubt    the journal was damaged, so no lease from before can be told from another's; and
-             whoever heads the line of its key need not wait
+    doubt    the journal was damaged, so no lease from before can be told from another's
     boot     the machine has started anew: `b` names the boot, `u` and `w` are its clocks' times
     options  `o`: what the group was made with
     join     `c` came, `m` tells of it; `o` as in `options`, which may be lost
     leave    `c` went; `died`: it was killed, so its leases are over
-
-What leads from one cursor to another names both. If the first is not where we are, operations are
-missing: what was passed in them is free then, or has not been looked at. Better twice than never.
 
 A lease is named by the offset, the `attempt` (how often the message was claimed) and the `epoch`
 (how often everything was dropped), so an old one is never taken for a new one.
@@ -243,7 +239,8 @@ class Ledger:
             self._tidy()
 
     def _go_to(self, cursor: int) -> None:
-        """The journal was damaged, or has something twice."""
+        """Operations are missing, or there twice: what was passed in them is free, or has not been
+        looked at. Better twice than never."""
         missed = range(self.cursor, cursor)
         self.pending.update(dict.fromkeys(missed, Lease(FREE, 0, "")))
         self.put_back(missed)
@@ -304,7 +301,13 @@ class Ledger:
         for offset, key in zip(op["keys"][::2], op["keys"][1::2], strict=True):
             if offset in new:
                 self._keys[offset] = key
-                self._lines.setdefault(key, deque()).append(offset)
+                if key in self._lines:
+                    self._lines[key].append(offset)
+                    continue
+                self._lines[key] = deque((offset,))
+                if new[offset].state == PARKED:  # behind one that is missing
+                    self.pending[offset] = Lease(FREE, 0, "")
+                    heapq.heappush(self._ready, offset)
         if not self.by_key:  # what said so was damaged
             self._options({"o": {**self.options, "key_order": True}})
 
