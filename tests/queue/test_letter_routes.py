@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,13 @@ def test_what_is_there_already_can_be_used_and_mended(store: Store) -> None:
 # --- names ----------------------------------------------------------------------------------
 
 
+def ways_to_make(store: Store) -> list[Callable[[Any], object]]:
+    return [store.queue, store.stream, lambda name: store.consumer(name, "w")]
+
+
 def test_the_queue_of_the_broker_is_made_by_nobody_else(store: Store) -> None:
     said = r"the name of a queue, 'mqtt', is reserved for the broker, .*; use another name"
-    for make in (store.queue, store.stream, lambda name: store.consumer(name, "w")):
+    for make in ways_to_make(store):
         with pytest.raises(InvalidName, match=said):
             make("mqtt")
     with pytest.raises(InvalidName, match=said):
@@ -151,8 +156,8 @@ def test_the_queue_of_the_broker_is_used_where_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [None, 5, b"q"])
 def test_what_is_no_name_is_the_same_error_everywhere(store: Store, name: Any) -> None:
     said = "the name of a queue is text, not "
-    for use in (store.queue, store.stream, lambda name: store.consumer(name, "w")):
+    for make in ways_to_make(store):
         with pytest.raises(InvalidName, match=said):
-            use(name)
+            make(name)
     with pytest.raises(InvalidName, match="the name of a group is text"):
         store.queue("q").consumer(name)
