@@ -72,10 +72,11 @@ def every_offset(disk: SimulatedDisk, start: int, end: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
-def test_flip_every_byte(end: str) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_flip_every_byte(step: int, end: str) -> None:
     case = indexed(end)
     for path in case.indexes:
-        for position in range(len(case.disk.read(path))):
+        for position in range(0, len(case.disk.read(path)), step):
             disk = case.disk.clone()
             flip(disk, path, position, 0xFF if end == "closed" else 0x01)
             try:
@@ -86,10 +87,11 @@ def test_flip_every_byte(end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
-def test_truncate_at_every_length(end: str) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_truncate_at_every_length(step: int, end: str) -> None:
     case = indexed(end)
     for path in case.indexes:
-        for size in range(len(case.disk.read(path))):
+        for size in range(0, len(case.disk.read(path)), step):
             disk = case.disk.clone()
             cut(disk, path, size)
             try:

@@ -215,6 +215,7 @@ def die_at_some(
                 raise
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("name", WORKS)
 def test_a_queue_outlives_a_death_at_some_calls(name: str, flush: str) -> None:

@@ -45,6 +45,7 @@ from tests.queue.conftest import OpenStore
 from tests.queue.support import FAST, drain, numbers, states, values
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_meanwhile(

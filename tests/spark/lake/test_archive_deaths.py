@@ -231,6 +231,7 @@ with open_store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
 def test_processes_that_are_killed(tmp_path: Path, kind: str) -> None:
     """With kill -9, after some milliseconds each; the table has each file once in the end."""
