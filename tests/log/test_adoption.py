@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tailrace import Corrupt, Log, NotWritten
-from tailrace.kernel import encode
+from tailrace.kernel import HEADER_SIZE, encode, read_header
 from tailrace.log import staging
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
 from tailrace.log.adoption import Piece
@@ -91,16 +91,27 @@ def batches(request: pytest.FixtureRequest) -> list[list[bytes]]:
 
 
 def test_what_is_staged_is_sent_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte once; all of it is synced in the end, and is not kept in memory then."""
-    sent: list[tuple[int, int]] = []
+    """Each byte once; all of it is synced in the end, and is not kept in memory then, but for the
+    headers: whoever takes it in writes to them."""
+    hints: list[tuple[int, int]] = []
     disk = SimulatedDisk()
     monkeypatch.setattr(staging, "_AT_ONCE", 300)
-    monkeypatch.setattr(SimulatedFile, "part_with", lambda _, *part: sent.append(part))
+    monkeypatch.setattr(SimulatedFile, "part_with", lambda _, *part: hints.append(part))
     [piece] = stage(disk, large("x"))
-    assert sent.pop() == (piece.size, 0)
-    assert len(sent) == 3
+    file = disk.open(staging_path(FOLDER, piece.path))
+    batches: list[int] = []
+    while sum(batches) < piece.size:
+        header = file.pread(HEADER_SIZE, sum(batches))
+        batches.append(read_header(header, 0).size)
+    bodies = [
+        (size - HEADER_SIZE, sum(batches[:number]) + HEADER_SIZE)
+        for number, size in enumerate(batches)
+    ]
+    sent = [hint for hint in hints if hint not in bodies]
     ends = [position + size for size, position in sent]
     assert [0, *ends] == [*(position for _, position in sent), piece.size]
+    assert [hint for hint in hints if hint in bodies] == bodies
+    assert hints.index(bodies[0]) < hints.index(sent[-1])  # not only when all of it is written
     disk.crash(0)
     file = disk.open(staging_path(FOLDER, piece.path))
     assert file.size() == piece.size

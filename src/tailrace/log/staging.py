@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 
 from tailrace.errors import Corrupt
-from tailrace.kernel import Draft
+from tailrace.kernel import HEADER_SIZE, Draft
 from tailrace.log.adoption import Piece, place, place_in_file
 from tailrace.log.fs import File, FileSystem, read_exactly, remove_tree, write_all
 from tailrace.log.sidefiles import side_path
@@ -44,7 +44,8 @@ class Stage:
         self._file: File | None = None
         self._pieces: list[Piece] = []
         self._current = Piece("", 0, 0, 0)
-        self._sent = 0  # how much of the file is on its way to the disk
+        self._unsent: list[tuple[int, int]] = []  # batches of the file, as size and position
+        self._sent: list[tuple[int, int]] = []  # those that are on their way to the disk
         fs.make_dirs(staging_path(folder, transaction))
 
     def add(self, draft: Draft) -> None:
@@ -56,7 +57,6 @@ class Stage:
             path = staging_path(self._folder, name)
             self._file = self._fs.open(path, write=True, create=True)
             self._current = Piece(name, 0, 0, draft.max_timestamp)
-            self._sent = 0
         current = self._current
         write_all(self._file, draft.place(current.records), current.size)
         self._current = Piece(
@@ -65,16 +65,28 @@ class Stage:
             current.records + draft.count,
             max(current.max_timestamp, draft.max_timestamp),
         )
-        unsent = self._current.size - self._sent
-        if unsent >= _AT_ONCE:
-            self._file.part_with(unsent, self._sent)
-            self._sent = self._current.size
+        self._unsent.append((draft.size, current.size))
+        if self._current.size - self._unsent[0][1] >= _AT_ONCE:
+            self._part_with(self._sent)  # by now they are there
+            size = self._current.size - self._unsent[0][1]
+            self._file.part_with(size, self._unsent[0][1])
+            self._sent, self._unsent = self._unsent, []
+
+    def _part_with(self, batches: list[tuple[int, int]]) -> None:
+        """What others read stays in memory instead, and so do the headers: whoever takes the file
+        in writes to each, and would have to wait for the disk as often."""
+        assert self._file is not None
+        for size, position in batches:
+            self._file.part_with(size - HEADER_SIZE, position + HEADER_SIZE)
+        batches.clear()
 
     def _end_file(self) -> None:
         assert self._file is not None
         self._file.sync()
-        if self._current.size >= _AT_ONCE:  # what others read stays in memory instead
-            self._file.part_with(self._current.size, 0)
+        if self._current.size >= _AT_ONCE:
+            self._part_with(self._sent)
+            self._part_with(self._unsent)
+        self._sent, self._unsent = [], []
         self._file.close()
         self._file = None
         self._pieces.append(self._current)
