@@ -72,6 +72,7 @@ __all__ = [
     "batches",
     "check",
     "columns",
+    "count_right",
     "crc32c",
     "crc32c_combine",
     "decode",
@@ -125,7 +126,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
     from tailrace.kernel.pure.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.pure.flock import lock_now, unlock
     from tailrace.kernel.pure.notes import Notes
-    from tailrace.kernel.pure.outline import is_plain
+    from tailrace.kernel.pure.outline import count_right, is_plain
     from tailrace.kernel.pure.records import Record, encode_headers, find_header, numbered, stamped
     from tailrace.kernel.pure.s2 import s2_decompress
     from tailrace.kernel.pure.tally import tally
@@ -147,7 +148,7 @@ else:
     from tailrace.kernel.compiled.crc import CRC_BACKEND, crc32c, crc32c_combine
     from tailrace.kernel.compiled.flock import lock_now, unlock
     from tailrace.kernel.compiled.notes import Notes
-    from tailrace.kernel.compiled.outline import is_plain
+    from tailrace.kernel.compiled.outline import count_right, is_plain
     from tailrace.kernel.compiled.records import (
         Record,
         encode_headers,
