@@ -1,4 +1,4 @@
-"""inflate(), is_plain(), find_record_at_time() and first_headers()."""
+"""inflate(), is_plain(), count_right(), find_record_at_time() and first_headers()."""
 
 from __future__ import annotations
 
@@ -101,6 +101,35 @@ def test_plain_regions_are_whole(kernel: Twin) -> None:
     damaged = batch(b"\x00\x00\x00\x00\x05")
     with pytest.raises(Malformed):
         kernel.is_plain(damaged, 0, len(damaged), (b"_x",))
+
+
+@pytest.mark.parametrize("size", [10, 40_000])
+def test_batches_that_are_right_are_counted(kernel: Twin, size: int) -> None:
+    """Of whatever codec, and by the newest record, wherever in a batch it is."""
+    parts, base = [], 0
+    for codec, times in [(0, [5, 9, 7]), (S2, [9]), (ZSTD, [-4, -9]), (S2, [1, 2, 3])]:
+        records = [kernel.Record(None, time, b"k", bytes(size)) for time in times]
+        parts.append(bytes(kernel.encode(records, NOW, codec).place(base)))
+        base += len(times)
+    data = b"??" + b"".join(parts)
+    assert kernel.count_right(data, 2, len(data)) == 4
+    assert kernel.count_right(data, 2, 2 + len(parts[0])) == 1
+    assert kernel.count_right(data, 2, 2) == 0
+
+
+@pytest.mark.parametrize("said", [19, 21])
+def test_a_batch_of_another_time_is_not_right(kernel: Twin, said: int) -> None:
+    good = batch(bytes(5), base_timestamp=20, max_timestamp=20)
+    assert kernel.count_right(good, 0, len(good)) == 1
+    data = good + batch(bytes(5), base_offset=1, base_timestamp=20, max_timestamp=said)
+    assert kernel.count_right(data, 0, len(data)) == 0
+
+
+@pytest.mark.parametrize("records", [b"\x00\x00\x00\x00\x05", b"\xff" * 5, b"\x02" + bytes(4)])
+def test_a_record_that_cannot_be_read_is_malformed(kernel: Twin, records: bytes) -> None:
+    damaged = batch(records)
+    with pytest.raises(Malformed):
+        kernel.count_right(damaged, 0, len(damaged))
 
 
 @pytest.mark.parametrize("codec", [0, S2])

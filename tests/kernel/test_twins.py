@@ -20,6 +20,7 @@ from tests.kernel.twins import NOW, Twin, fields, outcome
 FUNCTIONS = [
     "batches",
     "check",
+    "count_right",
     "crc32c",
     "crc32c_combine",
     "decode",

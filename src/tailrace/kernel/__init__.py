@@ -72,6 +72,7 @@ __all__ = [
     "batches",
     "check",
     "columns",
+    "count_right",
     "crc32c",
     "crc32c_combine",
     "decode",
@@ -128,7 +129,7 @@ if TYPE_CHECKING or IMPLEMENTATION == "pure":
     from tailrace.kernel.pure.flock import lock_now, unlock
     from tailrace.kernel.pure.lines import read_line, write_line
     from tailrace.kernel.pure.notes import Notes
-    from tailrace.kernel.pure.outline import is_plain
+    from tailrace.kernel.pure.outline import count_right, is_plain
     from tailrace.kernel.pure.records import Record, encode_headers, find_header, numbered, stamped
     from tailrace.kernel.pure.s2 import s2_decompress
     from tailrace.kernel.pure.tally import tally
@@ -151,7 +152,7 @@ else:
     from tailrace.kernel.compiled.flock import lock_now, unlock
     from tailrace.kernel.compiled.lines import read_line, write_line
     from tailrace.kernel.compiled.notes import Notes
-    from tailrace.kernel.compiled.outline import is_plain
+    from tailrace.kernel.compiled.outline import count_right, is_plain
     from tailrace.kernel.compiled.records import (
         Record,
         encode_headers,

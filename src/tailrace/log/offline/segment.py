@@ -8,33 +8,19 @@ a glance may be wrong about nothing but in being too strict. Nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from tailrace.kernel import (
-    COMPRESSED,
-    MAX_OFFSET,
-    BatchInfo,
-    Malformed,
-    TooLarge,
-    batches,
-    columns,
-    crc32c,
-    inflate,
-)
-from tailrace.kernel.shapes import Outputs, Wanted
+from tailrace.kernel import Malformed, count_right, crc32c
 from tailrace.log.extents import Extent
 from tailrace.log.fs import FileSystem, read_file
 from tailrace.log.index import OffsetIndex, TimeIndex
 from tailrace.log.offline.survey import Run, SegmentSurvey, SegmentSurveyor
-from tailrace.log.scan import LARGEST_READ, Chunks, Facts
+from tailrace.log.scan import Chunks, Facts
 from tailrace.log.segments import segment_path
 from tailrace.log.sidefiles import Seal
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 __all__ = [
     "Glance",
@@ -51,7 +37,7 @@ __all__ = [
 
 _TIME_INTERVAL_MS: Final = 1_000  # what nobody has set; no index says what it was
 _NEVER: Final = 1 << 62
-_TIMES_ONLY: Final = Wanted(headers=False)  # every record is walked through for it, in any case
+_READ: Final = 1 << 20  # is read, checked and walked through in the processor's nearest cache
 
 Steps = Callable[[int], object]  # is told of so many more bytes
 
@@ -187,7 +173,7 @@ def glance(fs: FileSystem, piece: Piece, progress: Steps | None = None) -> Glanc
     file = fs.open(check.path)
     try:
         for bound in dict.fromkeys([*watched, stop]):
-            chunks = Chunks(file, facts.size, bound, LARGEST_READ)
+            chunks = Chunks(file, facts.size, bound, _READ, _READ)
             while (region := chunks.next()) is not None:
                 found = _count_right(region.data)
                 if not found or not facts.observe_region(region.data, 0):
@@ -269,38 +255,7 @@ def _index_file(fs: FileSystem, check: SegmentCheck, extension: str) -> bytes | 
 def _count_right(data: memoryview) -> int:
     """How many batches there are in a region whose checksums hold; 0 if the contents of one are not
     right."""
-    infos = list(batches(data, 0, len(data)))
     try:
-        try:
-            plain = inflate(data, 0, len(data)) if _is_compressed(infos) else data
-            is_right = _times_are_right(plain, infos)
-        except TooLarge:  # compressed so well that together they are too much
-            is_right = all(
-                _times_are_right(inflate(data, each.position, each.position + each.size), [each])
-                for each in infos
-            )
+        return count_right(data, 0, len(data))
     except (Malformed, ValueError):
         return 0
-    return len(infos) if is_right else 0
-
-
-def _is_compressed(infos: Iterable[BatchInfo]) -> bool:
-    return any(info.flags & COMPRESSED for info in infos)
-
-
-def _times_are_right(plain: Buffer, infos: Sequence[BatchInfo]) -> bool:
-    """Walk through every record, and compare the greatest timestamps with what headers say."""
-    rows = sum(info.count for info in infos)
-    room = bytearray(8 * rows)
-    outputs = Outputs(timestamp=room)
-    columns.fill_columns(plain, 0, memoryview(plain).nbytes, 0, MAX_OFFSET, outputs, _TIMES_ONLY)
-    moments = memoryview(room).cast("q")
-    first = 0
-    for info in infos:
-        behind = first + info.count
-        few = room[8 * first : 8 * behind]
-        is_one = few[8:] == few[:-8]  # published together, they have one time
-        if (moments[first] if is_one else max(moments[first:behind])) != info.max_timestamp:
-            return False
-        first = behind
-    return True
