@@ -120,11 +120,17 @@ class LogQueue(Roomy):
                     self._adopt(found)
                 self._known = queues, found
                 return found
-        if self._lock._is_owned():  # type: ignore[attr-defined]
+        if self._has_lock:
             threading.Thread(target=self.abandon, name="tailrace-abandon", daemon=True).start()
         else:
             self.abandon()
         raise Closed(f"the queue {self.name!r} was deleted; open it again to have it anew")
+
+    @property
+    def _has_lock(self) -> bool:
+        """Has this thread got the queue's lock?"""
+        is_owned: bool = self._lock._is_owned()  # type: ignore[attr-defined]
+        return is_owned
 
     def _adopt(self, settings: QueueSettings) -> None:
         log = self._log
@@ -190,7 +196,7 @@ class LogQueue(Roomy):
     def _with_files(self, do: Callable[[], T]) -> T:
         """Do what opens files. Others rest for it, if need be, unless somebody could be waiting for
         our lock: then it is for whoever has taken that."""
-        if self._lock.is_ours:
+        if self._has_lock:
             return do()
         return self._store.handles.open(self, do)
 
