@@ -86,6 +86,7 @@ def starting(setting: Setting) -> Row:
         command = [sys.executable, "-m", "tailrace", "pipeline", "run", "copy", "--once", "--json"]
         command += ["--restart-from-scratch", "--master", "local[2]", "--store", str(store)]
         environment = {**os.environ, "PYTHONPATH": _path()}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled
 
         def run() -> Sample:
             began = time.perf_counter()

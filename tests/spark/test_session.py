@@ -13,7 +13,7 @@ import pytest
 
 from tailrace.errors import TailraceError
 from tailrace.spark import session
-from tailrace.spark.session import Archive, _cores, _find_java, _settings
+from tailrace.spark.session import Archive, _cores, _find_java, _settings, _with_patience
 
 pytest.importorskip("pyspark")
 
@@ -114,3 +114,11 @@ def test_settings() -> None:
     found = _settings("local[3]", {"spark.ui.enabled": "true"})
     assert found["spark.sql.shuffle.partitions"] == "6"
     assert found["spark.ui.enabled"] == "true"
+
+
+def test_who_says_when_to_compile_is_heard() -> None:
+    patient = _with_patience("")
+    assert "-XX:Tier4InvocationThreshold=" in patient
+    assert _with_patience("-Da=b") == f"{patient} -Da=b"
+    for said in ("-Xint", "-Da=b -XX:TieredStopAtLevel=1", "-XX:-TieredCompilation"):
+        assert _with_patience(said) == said

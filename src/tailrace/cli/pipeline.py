@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -156,7 +158,7 @@ class _Runner:
         once: bool,
         keep: bool,
     ) -> None:
-        from tailrace.spark.pipelines.running import Run, settings, told_apart
+        from tailrace.spark.pipelines.definition import settings
         from tailrace.spark.session import local_session
         from tailrace.spark.statements import describe, quietly
 
@@ -166,8 +168,11 @@ class _Runner:
                 with stopping.allowed():
                     ours = signal.getsignal(signal.SIGINT)
                     common = settings(self._chosen, conf)
-                    spark = local_session(master, common)
+                    with _imported("tailrace.spark.pipelines.running"):
+                        spark = local_session(master, common)
                     _restore(ours)  # Spark's would cancel the jobs of a batch
+                from tailrace.spark.pipelines.running import Run, told_apart
+
                 try:
                     for definition in self._chosen:
                         if stopping.is_stopping():
@@ -262,6 +267,22 @@ def _finish(run: Run, stopping: Stopping) -> None:
             run.finish()
             time.sleep(_TICK_S)
     run.stop(now=True)
+
+
+@contextlib.contextmanager
+def _imported(name: str) -> Iterator[None]:
+    """Import a module meanwhile, in a thread. What is wrong with it, who imports it is told."""
+
+    def load() -> None:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def _restore(handler: Any) -> None:
@@ -390,9 +411,10 @@ def check(
     """
     chosen = _chosen(store, names)
     errors = errors_of_spark()
+    from tailrace.spark.pipelines.definition import settings
     from tailrace.spark.pipelines.homes import Home
     from tailrace.spark.pipelines.running import check as check_one
-    from tailrace.spark.pipelines.running import settings, told_apart
+    from tailrace.spark.pipelines.running import told_apart
     from tailrace.spark.session import local_session
     from tailrace.spark.statements import describe, quietly
 

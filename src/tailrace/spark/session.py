@@ -21,18 +21,27 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from tailrace.errors import TailraceError
+from tailrace.spark.interpreter import script_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["end_jvm", "local_session", "processors"]
 
+_PYTHONS: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 _OLDEST_JAVA: Final = 17
 _INSTALL_JAVA: Final = (
     f"install Java {_OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless), or "
     "set JAVA_HOME"
 )
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+# The JVM's optimizing compiler takes a quarter of all processor time of a start, for code that is
+# about to be done with. It waits for ten times as many calls as usual: what goes on for some
+# seconds comes to it all the same.
+_PATIENT: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
 _MAGIC: Final = bytes.fromhex("a8ab0bf0")  # of an archive on top of the JVM's own
 _PATIENCE_S: Final = 600
 _DAY_S: Final = 86_400
@@ -56,12 +65,34 @@ def local_session(master: str | None = None, conf: Mapping[str, str] | None = No
     except ImportError:
         raise TailraceError("pyspark is missing: pip install 'tailrace[spark]'") from None
     settings = _settings(master or "local[*]", conf or {})
-    if SparkContext._gateway is None:
-        if settings["spark.master"].startswith("local"):
-            settings.setdefault("spark.sql.warehouse.dir", _folder_until_exit())
+    builder = SparkSession.builder
+    if SparkContext._gateway is not None:
+        return builder.config(map=settings).getOrCreate()
+    script = None
+    if settings["spark.master"].startswith("local"):
+        folder = _folder_until_exit()
+        settings.setdefault("spark.sql.warehouse.dir", folder)
+        script = script_in(folder)
+    with _python(script, settings):
         _start_jvm(settings)
-    builder = SparkSession.builder.config(map=settings)
-    return builder.getOrCreate()
+        return builder.config(map=settings).getOrCreate()
+
+
+@contextlib.contextmanager
+def _python(script: str | None, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Have Spark start this Python, by a script if there is one, unless somebody has chosen
+    another. The JVM and the session look when they begin."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    names = [name for name in _PYTHONS if os.environ.get(name) == sys.executable]
+    if script is None or "PYSPARK_PYTHON" not in names or "spark.pyspark.python" in settings:
+        names = []
+    for name in names:
+        os.environ[name] = str(script)
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ[name] = sys.executable
 
 
 def _settings(master: str, given: Mapping[str, str]) -> dict[str, Any]:
@@ -107,8 +138,7 @@ def _start_jvm(settings: dict[str, Any]) -> None:
 
     launch: Any = launch_gateway  # it has no types
     archive = Archive.of(_find_java(), settings)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    given = settings.get(_JAVA_OPTIONS, "")
+    given = _with_patience(settings.get(_JAVA_OPTIONS, ""))
     with _said() as said, _on_loopback(settings["spark.master"]):
         while True:
             more = "" if archive is None else archive.options(is_heard=said is not None)
@@ -133,6 +163,12 @@ def _start_jvm(settings: dict[str, Any]) -> None:
         global _jvm
         _jvm = gateway.proc
         atexit.register(_leave, gateway.proc)
+
+
+def _with_patience(given: str) -> str:
+    """Options of the JVM, unless they say themselves when it is to compile."""
+    is_told = re.search(r"Tier|CompileThreshold|-Xint|-Xcomp", given) is not None
+    return given if is_told else f"{_PATIENT} {given}".strip()
 
 
 def end_jvm() -> None:

@@ -12,67 +12,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from tailrace.errors import ConfigError, OffsetOutOfRange
 from tailrace.log.log import Log
 from tailrace.queue.settings import QueueSettings
-from tailrace.spark.columns import Projection, ddl
-from tailrace.spark.options import SinkOptions, SourceOptions, Start
+from tailrace.spark.columns import Projection
+from tailrace.spark.options import SourceOptions, Start
 from tailrace.spark.planning import Place, Range, Split, behind, cut, pack, read
-from tailrace.spark.versions import COUNTS_WITHOUT_COLUMNS, LIMITS
+from tailrace.spark.provider import TailraceSource
+from tailrace.spark.versions import LIMITS
 from tailrace.spark.workers import settle
 
 _InSteps: Any = object if LIMITS is None else LIMITS.SupportsTriggerAvailableNow
 
 __all__ = ["TailraceSource"]
-
-
-class TailraceSource(DataSource):
-    """`format("tailrace")`."""
-
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        settle()
-
-    @classmethod
-    def name(cls) -> str:
-        return "tailrace"
-
-    def schema(self) -> str:
-        options = SourceOptions.parse(_given(self.options))
-        return ddl(has_headers=options.has_headers, headers_as=options.headers_as)
-
-    def reader(self, schema: Any) -> BatchReader:
-        if not schema.fields and not COUNTS_WITHOUT_COLUMNS:
-            raise ConfigError(
-                "the schema: it has no columns, and Spark 4.0 would find no rows then; name one, "
-                "such as offset"
-            )
-        return BatchReader(SourceOptions.parse(_given(self.options)), Projection.of(schema))
-
-    def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802  Spark's name
-        options = SourceOptions.parse(_given(self.options), is_stream=True)
-        return StreamReader(options, Projection.of(schema))
-
-    def writer(self, schema: Any, overwrite: bool) -> Any:
-        from tailrace.spark.sink import BatchWriter
-
-        return BatchWriter(SinkOptions.parse(_given(self.options)), schema, overwrite=overwrite)
-
-    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
-        from tailrace.spark.sink import StreamWriter
-
-        return StreamWriter(SinkOptions.parse(_given(self.options)), schema, overwrite=overwrite)
-
-
-def _given(options: Any) -> Mapping[str, str]:
-    return dict(options)
 
 
 class _Part(InputPartition):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -14,7 +14,16 @@ from tailrace.config.schema import Pipeline, TableEntry, WatermarkEntry
 from tailrace.errors import ConfigError
 from tailrace.units import parse_duration
 
-__all__ = ["Definition", "FileTable", "Files", "Input", "Watermark", "choose", "definitions"]
+__all__ = [
+    "Definition",
+    "FileTable",
+    "Files",
+    "Input",
+    "Watermark",
+    "choose",
+    "definitions",
+    "settings",
+]
 
 _PATTERN = re.compile(r"[\\{}\[\]*?]")  # what means something in a pattern of Spark's
 _ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -228,3 +237,12 @@ def _watermark(entry: WatermarkEntry | None) -> Watermark | None:
     if entry is None:
         return None
     return Watermark(entry.column, parse_duration(entry.delay, "delay"))
+
+
+def settings(chosen: list[Definition], given: Mapping[str, str]) -> dict[str, str]:
+    """Settings for a session in which these pipelines run: theirs, and those that were given, which
+    win."""
+    found: dict[str, str] = {}
+    for definition in chosen:
+        found |= definition.conf
+    return {**found, **given}

@@ -31,22 +31,13 @@ from tailrace.spark.statements import describe
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Run", "check", "settings", "told_apart"]
+__all__ = ["Run", "check", "told_apart"]
 
 _MAIN: Final = "main"
 _STARTS: Final = 3  # of a query
 _TOO_BUSY: Final = "Python worker failed to connect back"
 
 Told = Callable[[Definition, Mapping[str, Any]], object]
-
-
-def settings(chosen: list[Definition], given: Mapping[str, str]) -> dict[str, str]:
-    """Settings for a session in which these pipelines run: theirs, and those that were given, which
-    win."""
-    found: dict[str, str] = {}
-    for definition in chosen:
-        found |= definition.conf
-    return {**found, **given}
 
 
 def told_apart(
@@ -56,7 +47,7 @@ def told_apart(
     common: Mapping[str, str] | None = None,
 ) -> Any:
     """A session for one pipeline: its views and settings are nobody else's. `common` are the
-    `settings` that Spark was started with."""
+    settings that Spark was started with."""
     session = spark.newSession()
     wanted = {**definition.conf, **given}
     for name, value in wanted.items():
