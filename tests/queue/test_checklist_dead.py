@@ -155,7 +155,7 @@ def test_whatever_can_be_published_can_die(how: str) -> None:
         assert (letter.value, letter.id) == (bytes(size), name)
         assert letter.headers["_dlq_original_topic"] == f"$queue/q/{topic}".encode()
         assert states(queue) == {}
-        with pytest.raises(ValueError, match="a batch may hold 4096"):
+        with pytest.raises(ValueError, match="max_batch_bytes is 4096"):
             letters.publish(bytes(4 << 10))
 
 
