@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 
 import tailrace
 from tailrace import Consumer, LeaseLost, Message, Queue, Store, Stream, StreamConsumer, aio
-from tailrace.queue import shedding
+from tailrace.queue import burying
 from tests.crash.crowd import PATIENCE_S, Actor, Book, Crowd, Plan, Who, read_book
 from tests.project import ROOT
 
@@ -91,7 +91,7 @@ class QueueActor(Actor):
         return f"{self.name}.{self.incarnation}"
 
     def open_store(self) -> Store:
-        shedding._BURIAL_MS = BURIAL_MS
+        burying._BURIAL_MS = BURIAL_MS
         return open_store(self.plan, mode=self.rng.choice(self.plan.modes))
 
     def target(self, store: Store) -> Queue | Stream:
@@ -330,7 +330,7 @@ class AioWorker(Worker):
         asyncio.run(self._act())
 
     async def _act(self) -> None:
-        shedding._BURIAL_MS = BURIAL_MS
+        burying._BURIAL_MS = BURIAL_MS
         mode = self.rng.choice(self.plan.modes)
         self._asking: dict[int, float] = {}
         async with aio.open(self.plan.store, mode=mode, **_settings(self.plan)) as store:

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from tailrace import Queue, Store
-from tailrace.queue import shedding
+from tailrace.queue import burying
 from tailrace.queue.dead_letters import origin
 from tailrace.testing.queue_history import (
     Death,
@@ -256,7 +256,7 @@ def judge(plan: QueuePlan) -> tuple[Books, Report]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Goes with a run that went well: there may be much in it."""
-    monkeypatch.setattr(shedding, "_BURIAL_MS", queue_crowd.BURIAL_MS)
+    monkeypatch.setattr(burying, "_BURIAL_MS", queue_crowd.BURIAL_MS)
     yield tmp_path
     shutil.rmtree(tmp_path / "crowd", ignore_errors=True)
 

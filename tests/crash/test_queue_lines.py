@@ -27,7 +27,7 @@ import pytest
 
 import tailrace
 from tailrace import Consumer, Message, Store
-from tailrace.queue import shedding
+from tailrace.queue import burying
 from tests.crash.countdown import Countdown
 from tests.crash.crowd import PATIENCE_S, Book, read_book
 from tests.crash.queue_works import GONE, GROUP, OPTIONS, WORKS, Process, Survivor, Told
@@ -104,7 +104,7 @@ class Stage:
     points: list[int]
 
     def run(self) -> None:
-        shedding._BURIAL_MS = _BURIAL_MS
+        burying._BURIAL_MS = _BURIAL_MS
         for point in self.points:
             try:
                 if self._play(point):

@@ -472,7 +472,7 @@ def test_tasks_that_wait_go_by_what_was_changed(
                     await waiting
             else:
                 await waiting
-                assert values(await queue.peek("w", 9)) == outcome
+                assert [m.value for m in await queue.peek("w", 9)] == outcome
 
     asyncio.run(asyncio.wait_for(scene(), WAIT))
 

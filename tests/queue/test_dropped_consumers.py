@@ -95,7 +95,7 @@ def test_what_cannot_be_given_back_now_is_later(
     with tailrace.open(tmp_path) as store:
         queue = prepared(store, "queue")
         group = queue.open_group("g")
-        leave, failed = type(group).leave, []
+        leave, failed = type(group).leave, list[str]()
 
         def fail_once(self: Any, consumer: str) -> None:
             if not failed:

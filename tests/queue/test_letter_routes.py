@@ -143,7 +143,7 @@ def test_the_queue_of_the_broker_is_used_where_it_is(tmp_path: Path) -> None:
         assert values(queue.read()) == numbers(3)
         assert store.queue("mqtt", limits={"max_depth": 9}) is queue
         queue.configure(visibility_timeout="7s")
-        with store.consumer("mqtt", "w") as consumer:
+        with queue.consumer("w") as consumer:
             consumer.ack(consumer.receive(3))
         store.queue("a", **to("mqtt"))
         store.delete("mqtt")

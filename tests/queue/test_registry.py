@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tailrace import Closed, ConfigError, Corrupt, NotWritten, OutcomeUnknown
+from tailrace import Closed, ConfigError, Corrupt, Full, NotWritten, OutcomeUnknown
 from tailrace.log.fs import OsFileSystem
 from tailrace.queue import fluxmq_config
 from tailrace.queue.fluxmq_config import dump, load
@@ -511,7 +511,7 @@ def test_a_change_that_fails_at_any_call(fault: Fault) -> None:
     """The process lives on; nobody is misled, and a second try works."""
     for run in every_call(change_once, fault, prepared):
         assert isinstance(run.disk, SimulatedDisk)
-        assert isinstance(run.error, OSError | NotWritten | OutcomeUnknown), run.call
+        assert isinstance(run.error, OSError | Full | NotWritten | OutcomeUnknown), run.call
         with Registry(run.disk, ROOT).open() as registry:
             assert generation(run.disk) % 2 == 0
             if state_of(registry) == "old":
@@ -528,7 +528,7 @@ def test_what_cannot_be_written_changes_nothing(disk: SimulatedDisk, op: Operati
     with Registry(full, ROOT).open() as registry:
         before, was = registry.change(adding("a")), generation(disk)
         full.plan = on(op, Fail(errno.ENOSPC), path="*.tmp")
-        with pytest.raises(NotWritten, match=rf"{FILE} cannot be changed .*No space") as caught:
+        with pytest.raises(Full, match=rf"{FILE} cannot be changed .*No space") as caught:
             registry.change(adding("b"))
         assert isinstance(caught.value.__cause__, OSError)
         assert registry.current() is before

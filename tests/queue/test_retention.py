@@ -197,13 +197,13 @@ def test_a_queue_in_which_nothing_happened_is_not_opened(
         eventually(lambda: len(store._caretaker._signs) == 3)  # type: ignore[union-attr]
         time.sleep(0.3)  # also what closing has changed is seen to
         seen: list[str] = []
-        vacuum = Queue.vacuum
+        drop_segments = Queue.drop_segments
 
         def noticed(queue: Queue) -> Any:
             seen.append(queue.name)
-            return vacuum(queue)
+            return drop_segments(queue)
 
-        monkeypatch.setattr(Queue, "vacuum", noticed)
+        monkeypatch.setattr(Queue, "drop_segments", noticed)
         store.queue("b").publish(b"x")
         eventually(lambda: "b" in seen)
         time.sleep(0.2)

@@ -211,9 +211,9 @@ class Handles:
                 with self._lock:
                     self._open.setdefault(other)
 
-    def open(self, queue: Resting, do: Callable[[], T]) -> T:
-        """Without a lock of a queue: do what opens files of one; and again, if there may be no more
-        of them, and others that nobody uses have let go of theirs."""
+    def open(self, queue: Resting | None, do: Callable[[], T]) -> T:
+        """Without a lock of a queue: do what opens files, of one or of none; and again, if there
+        may be no more of them, and others that nobody uses have let go of theirs."""
         try:
             return do()
         except (TailraceError, OSError) as error:
@@ -221,7 +221,7 @@ class Handles:
                 raise
         return do()
 
-    def _let_rest(self, queue: Resting) -> bool:
+    def _let_rest(self, queue: Resting | None) -> bool:
         """All that can; was there any?"""
         with self._lock:
             others = [each for each in self._open if each is not queue and each.files]

@@ -33,7 +33,7 @@ from time import time_ns
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from tailrace.errors import Closed, ConfigError, Corrupt, NotWritten, OutcomeUnknown
+from tailrace.errors import Closed, ConfigError, Corrupt, Full, NotWritten, OutcomeUnknown
 from tailrace.log.fs import FileSystem, read_exactly, write_all
 from tailrace.log.sidefiles import FOLDER
 from tailrace.queue.fluxmq_config import entry_of, format_entry, join, load
@@ -232,7 +232,8 @@ class Registry:
         try:
             yield
         except OSError as error:
-            raise NotWritten(f"{self.path} cannot be changed ({error}); it is as it was") from error
+            kind = Full if is_full(error) else NotWritten
+            raise kind(f"{self.path} cannot be changed ({error}); it is as it was") from error
 
     def close(self) -> None:
         """Forget everything; a second close does nothing. There is nothing to write."""

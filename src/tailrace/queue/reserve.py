@@ -89,13 +89,13 @@ class Reserve:
                 raise
         try:
             return do()
-        except OSError as error:
+        except (TailraceError, OSError) as error:
             self._explain(error)
             raise
 
     def _explain(self, error: Exception) -> None:
         """Of a full disk there is more to say than the system does."""
-        if isinstance(error, OSError) and is_full(error):
+        if isinstance(error, OSError | Full) and is_full(error):
             raise Full(
                 f"the disk of {self._folder} is full, and there is no reserve left: free some "
                 f"space on it ({error})"

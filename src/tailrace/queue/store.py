@@ -269,7 +269,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._expect_to_sweep(self._change(edit)[name])
 
     def _change(self, edit: Callable[[dict[str, QueueSettings]], None]) -> Queues:
-        queues = self.registry.change(edit)
+        queues = self.handles.open(None, lambda: self.registry.change(edit))
         if (caretaker := self._caretaker) is not None:
             caretaker.adapt()
         return queues
