@@ -67,7 +67,9 @@ def test_nothing_to_append(log: Log) -> None:
 def test_one_record_over_the_limit_says_what_went_in_before(open_log: OpenLog) -> None:
     log = open_log(max_batch_bytes=1_000)
     given = [b"a"] * 10 + [bytes(2_000)] + [b"b"]
-    with pytest.raises(TooLarge, match="may hold 1000") as caught:
+    with pytest.raises(
+        TooLarge, match=r"a record of 2006 bytes, .* max_batch_bytes is 1000"
+    ) as caught:
         log.append_many(given)
     assert caught.value.__notes__ == [f"the {log.end_offset} records before were appended"]
 
