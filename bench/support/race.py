@@ -112,7 +112,7 @@ class Result:
     def cpu_per_record(self) -> list[float]:
         """Processor time of all our threads, in nanoseconds, by round; empty if not taken."""
         seen = [(sample.extra.get("cpu_seconds"), sample.count) for sample in self.samples]
-        return [cpu / count * 1e9 for cpu, count in seen if cpu is not None]
+        return [cpu / count * 1e9 for cpu, count in seen if cpu is not None and count]
 
     def shares(self) -> list[list[float]]:
         """What part of the work each process did, by round; empty if one did it all."""

@@ -162,7 +162,7 @@ def test_no_columns_are_refused_where_they_count_as_no_rows(
 ) -> None:
     from pyspark.sql.types import StructType
 
-    from tailrace.spark import source as module
+    from tailrace.spark import provider as module
 
     monkeypatch.setattr(module, "COUNTS_WITHOUT_COLUMNS", False)  # as in 4.0
     with pytest.raises(ConfigError, match=r"no columns, and Spark 4\.0 would find no rows"):
