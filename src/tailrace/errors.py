@@ -87,9 +87,11 @@ class LeaseLost(TailraceError):
 
 
 class Full(TailraceError):
-    """A configured limit is reached, or the disk is full. `may_wait`: it is the depth of a queue,
+    """A configured limit is reached, or the disk is full. `of_depth`: it is the depth of a queue,
+    and nothing was published; fewer messages at once may fit. `may_wait`: it is that, of a queue
     whose publishers are to wait for room."""
 
+    of_depth = False
     may_wait = False
 
 

@@ -11,7 +11,17 @@ import re
 
 from tailrace.errors import ConfigError
 
-__all__ = ["format_size", "parse_duration", "parse_size", "write_duration", "write_size"]
+__all__ = [
+    "format_size",
+    "parse_duration",
+    "parse_size",
+    "parse_span",
+    "write_duration",
+    "write_size",
+]
+
+# FluxMQ's file counts times in nanoseconds, in 64 bits, and so do systems for who waits.
+_LONGEST_MS = (2**63 - 1) // 1_000_000
 
 _MILLISECONDS = {
     "ms": 1,
@@ -47,6 +57,14 @@ def parse_duration(value: str | float, key: str) -> int:
         raise ConfigError(f"{key}: {value!r} is not a duration; write it as 250ms, 30s, 5m or 7d")
     total = sum(_scale(number, _MILLISECONDS[unit]) for number, unit in parts)
     return total or int(any(number.strip("0.") for number, _ in parts))
+
+
+def parse_span(value: str | float, key: str) -> int:
+    """The same, of what is waited for or kept: not longer than anything can count."""
+    milliseconds = parse_duration(value, key)
+    if milliseconds > _LONGEST_MS:
+        raise ConfigError(f"{key}: {value!r} is too long; 292 years are the most")
+    return milliseconds
 
 
 def parse_size(value: str | int, key: str) -> int:

@@ -206,6 +206,7 @@ def test_large_files_are_not_packed(tmp_path: Path) -> None:
         assert pack(fs, folder, small, pieces[0].size) == small  # it would be more than a segment
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("at_once", [50, 8 << 20])
 def test_small_files_go_to_large_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
@@ -348,6 +349,7 @@ def check_after(disk: SimulatedDisk, flush: str, kind: str, acked: list[Any]) ->
         assert values(log) == found + behind, "it comes again, and is there once"
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("flush", MODES)
@@ -362,6 +364,7 @@ def test_a_kill_at_any_call(flush: str, kind: str) -> None:
     assert runs > 20
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -376,6 +379,7 @@ def test_a_power_cut_at_any_call(flush: str, kind: str) -> None:
             expected_of(promised, kind, found)
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("flush", MODES)
@@ -392,6 +396,7 @@ def test_an_error_at_any_call(flush: str, kind: str, error: int) -> None:
         check_after(run.disk, flush, kind, promised)
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("flush", MODES)

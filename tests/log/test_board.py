@@ -195,6 +195,7 @@ threading.Thread(target=publish, daemon=True).start()
 """
 
 
+@pytest.mark.no_cover
 def test_a_look_never_sees_two_notes_in_one(path: Path) -> None:
     (path / ".tailrace").mkdir(parents=True)
     with another_process(path) as other:

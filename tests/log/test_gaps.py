@@ -31,6 +31,7 @@ def with_jumps(path: Path) -> Path:
 PRESENT = [3, 4, 10, 11, 20, 25]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_read_in_a_gap_goes_on_behind_it(
     open_log: OpenLog, with_jumps: Path, read_only: bool

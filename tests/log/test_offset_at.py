@@ -49,6 +49,7 @@ STAMPS = {
 }
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("stamps", STAMPS.values(), ids=STAMPS)
 @pytest.mark.parametrize("reopened", ["live", "clean", "killed", "read-only"])
 def test_every_time(open_log: OpenLog, path: Path, stamps: list[int], reopened: str) -> None:

@@ -480,6 +480,7 @@ def check_after(
     assert all(each.path.endswith("gaps") for each in problems(disk))
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["some", "drained", "new"])
 @pytest.mark.parametrize("flush", MODES)
@@ -494,6 +495,7 @@ def test_a_kill_at_any_call(flush: str, kind: str) -> None:
     assert runs > 20
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["some", "drained", "new"])
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -507,6 +509,7 @@ def test_a_power_cut_at_any_call(flush: str, kind: str) -> None:
         check_after(run.disk, flush, kind, start, run.acked, is_kept=flush == "sync")
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["some", "drained", "new"])
 @pytest.mark.parametrize("flush", MODES)
@@ -521,6 +524,7 @@ def test_an_error_at_any_call(flush: str, kind: str, error: int) -> None:
         check_after(run.disk, flush, kind, start, run.acked, is_kept=not is_poisoned)
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["some", "drained", "new"])
 @pytest.mark.parametrize("flush", MODES)

@@ -356,6 +356,8 @@ def test_a_watermark_that_is_wrong() -> None:
 # --- at random ------------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("flush", ["sync", "async", "none"])
 @pytest.mark.parametrize("seed", range(40))
 def test_random_damage(seed: int, flush: str) -> None:
@@ -402,6 +404,7 @@ def repair(fs: FileSystem, _: list[Any]) -> None:
 
 
 # What is there before a call is what was there after the one before it, mostly.
+@pytest.mark.no_cover
 @pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("power_cut", [False, True])
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
@@ -434,6 +437,7 @@ def test_a_crash_at_any_call(step: int, after: bool, power_cut: bool) -> None:
     assert runs > 100
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_an_error_at_any_call(step: int, error: int) -> None:
@@ -449,6 +453,7 @@ def test_an_error_at_any_call(step: int, error: int) -> None:
         assert_in_order(disk, present, lost)
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(15))
 def test_power_cuts_while_random_damage_is_repaired(seed: int) -> None:

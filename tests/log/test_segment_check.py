@@ -57,6 +57,7 @@ def in_pieces(disk: SimulatedDisk, check: SegmentCheck, size: int) -> list[Piece
     return pickle.loads(pickle.dumps(cut(disk, check, size)))  # type: ignore[no-any-return]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_whole_is_settled_by_a_glance(seed: int) -> None:
     rng = random.Random(seed)
@@ -76,6 +77,7 @@ def test_what_is_whole_is_settled_by_a_glance(seed: int) -> None:
             assert found in (None, close)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_damaged_is_not(seed: int) -> None:
     """Whatever was changed, in a segment or in its indexes."""

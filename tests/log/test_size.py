@@ -134,6 +134,7 @@ def check(path: Path, count: int, small: Path, most_bytes: int) -> None:
         assert found["find_s"] < 5
 
 
+@pytest.mark.no_cover
 def test_as_many_segments_as_a_hundred_gigabytes_have(tmp_path: Path) -> None:
     count = make(tmp_path / "many", MANY)
     make(tmp_path / "few", FEW)

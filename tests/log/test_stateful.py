@@ -26,6 +26,8 @@ from hypothesis.stateful import (
 from tailrace import Log, NotWritten, OffsetOutOfRange, Record
 from tests.log.helpers import T0, bases, copy_as_killed, flip, offsets, require
 
+pytestmark = pytest.mark.no_cover
+
 VALUES = st.one_of(st.none(), st.binary(max_size=40), st.just(b"x" * 300))
 STAMPS = st.integers(T0 - 50, T0 + 50)
 RECORDS = st.lists(st.tuples(VALUES, STAMPS), min_size=1, max_size=5)

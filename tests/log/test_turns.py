@@ -416,6 +416,7 @@ log.append_one(b"torn" * 20)
 """
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("flush", ["sync", "async", "none"])
 @pytest.mark.parametrize("mode", ["owner", "shared"])
 @pytest.mark.parametrize("how", ["whole", "torn"])

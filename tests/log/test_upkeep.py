@@ -82,6 +82,23 @@ def test_a_log_that_is_ahead_of_the_disk_does_not_wait_for_the_interval(path: Pa
         eventually(lambda: log.durable_offset >= _ROLLED_MANY)
 
 
+def test_it_ends_when_the_folder_is_taken_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if another process had deleted the queue: that is told once, and not at each interval."""
+    folder = tmp_path / "log"
+    log = Log(folder, flush="async", flush_interval="300ms", segment_bytes=200)
+    for _ in range(4):
+        log.append([bytes(150)])
+    with caplog.at_level(logging.WARNING, "tailrace"):
+        folder.rename(tmp_path / "elsewhere")
+        eventually(lambda: not our_threads())
+    log.abandon()
+    *poisoned, last = caplog.messages
+    assert last == f"{folder} was taken away: nobody looks after it"
+    assert [each for each in poisoned if "flush" in each] == []
+
+
 @pytest.mark.parametrize("error", [OSError("no disk"), NotWritten("no room")])
 def test_an_error_is_reported_and_tried_again(
     error: Exception, caplog: pytest.LogCaptureFixture

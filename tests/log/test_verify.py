@@ -160,6 +160,7 @@ def test_damage_tells_where_and_what() -> None:
     assert "checksum" in finding.message
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("flush", ["sync", "async", "none"])
 @pytest.mark.parametrize("seed", range(25))
 def test_random_damage_is_found(seed: int, flush: str) -> None:
@@ -285,6 +286,7 @@ def test_every_flipped_byte_of_an_index_is_found(extension: str) -> None:
     assert severities == {"problem", "note"}
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("extension", ["idx", "tix"])
 def test_every_shortened_index_is_found(extension: str, sealed: bool) -> None:
@@ -423,6 +425,7 @@ def log_with_all_side_files() -> SimulatedDisk:
     return disk
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", [*NAMES, "reserved"])
 def test_every_flipped_byte_of_a_side_file_is_found(name: str) -> None:
     disk = log_with_all_side_files()

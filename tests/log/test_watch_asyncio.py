@@ -309,6 +309,7 @@ def test_100_tasks_share_a_reader(tmp_path: Path) -> None:
 # --- no wake-up is missed -----------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("happening", ["event", "stolen event", "close"])
 def test_something_happens_at_every_step(file: Path, happening: str) -> None:
     """As `test_watch_races.py` does with threads."""

@@ -37,6 +37,8 @@ from tests.log.watching import (
     writer,
 )
 
+pytestmark = pytest.mark.no_cover
+
 __all__ = ["fresh_hub"]
 
 
@@ -136,6 +138,7 @@ def test_a_leader_leaves_at_every_step_of_a_follower(
     every_step(play, least=30)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.parametrize("is_stolen", [False, True])
 def test_a_record_at_every_step_of_a_follower(path: Path, flush: str, is_stolen: bool) -> None:

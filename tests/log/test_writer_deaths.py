@@ -28,6 +28,8 @@ from tests.log.conftest import OpenLog
 from tests.log.helpers import offsets
 from tests.log.processes import another_process
 
+pytestmark = pytest.mark.no_cover
+
 FOLDER = "log"
 Acked = dict[int, bytes]
 

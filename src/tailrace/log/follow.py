@@ -107,6 +107,12 @@ class Tailing:
         reader = self._observer.reader
         self._read = lambda view, first, last: read(reader, view, first, last)
 
+    def look(self) -> tuple[Reader, View]:
+        """What there is to read now, wherever this is."""
+        if self._observer.closed:
+            raise Closed(f"{self._folder} is closed")
+        return self._observer.reader, self._observer.view()
+
     def seek(self, offset: int) -> None:
         """Read on from there instead. Not while a `poll` is under way, which would go on where it
         was."""

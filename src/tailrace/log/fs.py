@@ -108,6 +108,10 @@ class FileLock(Protocol):
 
     def release(self) -> None: ...
 
+    def check_in_place(self) -> None:
+        """`FileNotFoundError` if it is not the file at its path any more: its folder was taken
+        away, and perhaps made anew."""
+
     def read_note(self) -> bytes: ...
 
     def write_note(self, note: bytes) -> None: ...

@@ -87,6 +87,8 @@ def check_whole(name: str, number: object, meaning: str) -> None:
 def check_timeout(timeout: object) -> None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float | None):
         raise TypeError(f"timeout is a number of seconds, or None for ever, not {timeout!r}")
+    if timeout != timeout:  # as nan alone
+        raise ValueError("timeout is a number of seconds, or None for ever, not nan")
 
 
 def checked_sequence(producer: str | None, sequence: int | None) -> tuple[str, int]:

@@ -32,12 +32,13 @@ _open: weakref.WeakSet[ProcessLock] = weakref.WeakSet()
 class ProcessLock:
     """A lock on a file, which is made if it is missing. Free until `acquire`."""
 
-    __slots__ = ("__weakref__", "_fd", "acquire_now", "release")
+    __slots__ = ("__weakref__", "_fd", "_path", "acquire_now", "release")
 
     def __init__(self, path: str) -> None:
         # Not methods, because each append calls them. The first is `acquire(wait=False)`.
         self.acquire_now: Callable[[], bool] = _refuse
         self.release: Callable[[], None] = _nothing
+        self._path = path
         with _opening:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             _open.add(self)
@@ -55,6 +56,12 @@ class ProcessLock:
                 return False
             raise
         return True
+
+    def check_in_place(self) -> None:
+        """`FileNotFoundError` if it is not the file at its path any more: its folder was taken
+        away, and perhaps made anew. While it is open no other file has its number."""
+        if not os.path.samestat(os.fstat(self._fd), os.stat(self._path)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
 
     def read_note(self) -> bytes:
         """What the file says, for people: nothing hangs on it."""

@@ -16,12 +16,22 @@ from tailrace.kernel import Malformed, Record, TooLarge, decode, inflate, is_pla
 from tailrace.log.reader import Reader, View
 from tailrace.log.scan import Region
 
-__all__ = ["Portions", "Promise"]
+__all__ = ["Portions", "Promise", "inflated"]
 
 _LARGEST = 1024
 _READ = 256 << 10  # bytes at a time: others wait meanwhile, and may take what follows
 _NOTHING = memoryview(b"")
 _FAR = 65_536  # offsets: to pass by as many takes longer than to look in the index
+
+
+def inflated(region: Region) -> Region:
+    """The same with every batch uncompressed, unless that is too much at once: then it stays as it
+    is, and whoever decodes some of it sees to that."""
+    data = region.data
+    try:
+        return region._replace(data=memoryview(inflate(data, 0, len(data))))
+    except TooLarge:
+        return region
 
 
 class Promise:
@@ -77,17 +87,9 @@ class Portions:
             if region is None:
                 self.position = self.last
                 break
-            self._region = self._inflated(region)
+            self._region = inflated(region)
+            self._is_ours = self._region.data.obj is not region.data.obj  # else the reader's
         return None
-
-    def _inflated(self, region: Region) -> Region:
-        data = region.data
-        try:
-            inflated = inflate(data, 0, len(data))
-        except TooLarge:
-            inflated = data
-        self._is_ours = isinstance(inflated, bytearray)  # else what was read, and is to be again
-        return region._replace(data=memoryview(inflated))
 
     def prepare(self) -> memoryview | None:
         """Read what the next promise is of: its bytes, which nobody changes any more; `None` if

@@ -128,6 +128,12 @@ class Upkeep:
 
     def _complain(self, chore: Chore, error: Exception) -> None:
         extra = {"path": self._folder}
+        try:
+            self._lock.check_in_place()
+        except FileNotFoundError:  # as when another process has deleted the queue
+            logger.warning("%s was taken away: nobody looks after it", self._folder, extra=extra)
+            self._stopped = True
+            return
         logger.error("%s of %s failed: %s", chore.name, self._folder, error, extra=extra)
 
     def stop(self) -> None:
