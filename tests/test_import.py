@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pkgutil
 import subprocess
 import sys
@@ -62,6 +63,28 @@ def test_asyncio_comes_with_the_first_await(imported: list[str]) -> None:
 
 def test_what_is_imported_is_not_much(imported: list[str]) -> None:
     assert len(imported) < 150
+
+
+def test_next_to_nothing_comes_before_the_command_minds_its_signals() -> None:
+    """Ctrl-C is Python's until then, which shows where it was interrupted."""
+    code = "import sys; before = set(sys.modules); import tailrace.__main__\n"
+    code += "print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.path.dirname(tailrace.__path__[0])},
+    )
+    found = set(done.stdout.split())
+    assert not found & {"click", "contextlib", "re", "typing"}
+    assert {name for name in found if name.startswith("tailrace")} == {
+        "tailrace",
+        "tailrace.__main__",
+        "tailrace._version",
+        "tailrace.errors",
+    }
 
 
 def test_all_is_all() -> None:

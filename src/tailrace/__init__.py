@@ -6,7 +6,6 @@ Everything public is a name of this package.
 from __future__ import annotations
 
 import importlib as _importlib
-import typing as _typing
 
 from tailrace._version import __version__
 from tailrace.errors import (
@@ -26,7 +25,10 @@ from tailrace.errors import (
     TailraceError,
 )
 
-if _typing.TYPE_CHECKING:
+TYPE_CHECKING = False  # that of typing would take longer to import than all that is here
+if TYPE_CHECKING:
+    from typing import Any as _Any
+
     from tailrace import aio, spark
     from tailrace.config.model import Config
     from tailrace.config.opening import open_store as open  # noqa: A004  its name is the point
@@ -45,6 +47,7 @@ if _typing.TYPE_CHECKING:
     from tailrace.queue.queue import GroupInfo, Queue, Stream
     from tailrace.queue.stats import GroupStats, QueueStats
     from tailrace.queue.store import Outgoing, Published, Store
+del TYPE_CHECKING
 
 __all__ = [
     "BackupReport",
@@ -129,7 +132,7 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> _typing.Any:
+def __getattr__(name: str) -> _Any:
     if name in ("aio", "spark"):
         return _importlib.import_module(f"tailrace.{name}")
     if name in _LATER:

@@ -120,7 +120,7 @@ class Facade:
             self._begin(found)
             return self._each(found)
         if isinstance(found, AutoExtend):
-            self._do(found._message.extend)  # tasks wait for the block to do so
+            self._do(found._message._keep)  # tasks wait for the block to do so
         covers = (aio.Message, aio.Queue, aio.Stream, Receiver, AutoExtend)
         return Facade(found, self._loop) if isinstance(found, covers) else found
 

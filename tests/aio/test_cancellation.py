@@ -83,6 +83,7 @@ async def check(log: aio.Log, appended: int) -> None:
 # --- every verb ---------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", VERBS)
 def test_cancelled_after_so_many_rounds_of_the_loop(name: str) -> None:
     async def work() -> None:
@@ -102,6 +103,7 @@ async def settled(log: aio.Log) -> int:
     return await log.end_offset()
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", VERBS)
 def test_cancelled_during_every_call_of_the_file_system(name: str) -> None:
     """While the thread is in the middle of it."""
@@ -356,6 +358,7 @@ def test_a_close_that_is_cancelled_before_its_turn(path: Path) -> None:
 # --- everything at once -------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 def test_a_loop_that_is_stopped_at_any_time(path: Path) -> None:
     """As Ctrl-C does: everything is cancelled, and the log is closed as it should be."""
     for number in range(30):

@@ -10,6 +10,8 @@ from tailrace.testing import machine as machines
 from tests.aio import facade
 from tests.queue.test_model import QueueMachine
 
+pytestmark = pytest.mark.no_cover
+
 
 def test_a_queue_behaves_like_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = facade.Loop()

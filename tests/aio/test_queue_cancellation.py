@@ -21,6 +21,8 @@ from tests.aio.support import cancelled_after, collect, run, steps, until
 from tests.log.helpers import WAIT
 from tests.threads import our_threads
 
+pytestmark = pytest.mark.no_cover
+
 KINDS = ["queue", "stream"]
 
 

@@ -19,7 +19,7 @@ PAIRS: dict[str, tuple[type, type]] = {
 }
 
 SPACE = {"abandon_log", "admit", "drop_segment", "files", "idle_ms", "is_open", "note_opened"}
-SPACE |= {"drop_segments", "expire_by_rule", "note_due", "tidy"}
+SPACE |= {"check_open", "drop_segments", "expire_by_rule", "note_due", "tidy"}
 SPACE |= {"append_accepted", "check_batch", "drop_archived", "find_group", "open_log", "rest"}
 # What the parts of the blocking side ask of each other; what gives a thing that blocks; and what
 # tells the same in the way of a task.
@@ -41,7 +41,7 @@ NOT_FOR_TASKS: dict[str, set[str]] = {
     | SPACE,
     "Stream": {"abandon", "append", "append_draft", "disown", "draft", "group", "log", "open_group"}
     | SPACE,
-    "Consumer": {"check_open", "look_now", "tail"},
+    "Consumer": {"check_open", "claim_at", "look_now", "tail"},
     "StreamConsumer": {"check_open", "commit_but", "look_now", "tail"},
     "Message": {"lease_ms", "settler"},
 }

@@ -380,7 +380,8 @@ def test_rejected_messages_come_back_by_redriving(path: Path, api: Api) -> None:
                 assert b"no good" in [value for _name, value in letter.headers.pairs]
                 with pytest.raises(LeaseLost, match="was only looked at"):
                     await letter.ack()
-                assert await store.redrive("q", group="other") == 0
+                with pytest.raises(InvalidName, match="no group 'other'"):
+                    await store.redrive("q", group="other")
                 assert await store.redrive("q") == 1
                 assert await store.dead("q", 5) == []
                 [again] = await consumer.receive()
@@ -574,6 +575,28 @@ def test_two_consumers_of_a_group(path: Path, api: Api) -> None:
                 assert offsets(found) == list(range(10))
                 await one.ack(found)
                 assert await progress(queue) == (10, 10)
+
+    run(work())
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_depth": 9}], ids=str)
+def test_what_is_no_list_is_refused_by_its_name(
+    path: Path, api: Api, limits: dict[str, Any]
+) -> None:
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            queue = await store.queue("q", limits=limits)
+            wrong: tuple[Any, ...] = ({"a": b"1"}, b"x", bytearray(b"x"), None, 5)
+            for values in wrong:
+                with pytest.raises(TypeError, match="values is a list of messages, not "):
+                    await queue.publish_many(values)
+            assert await queue.length() == 0
+            await queue.publish(b"x")
+            [message] = await (await queue.consumer("g")).receive()
+            with pytest.raises(TypeError, match="publish is a list of pairs"):
+                await message.ack(publish=5)
+            assert message.settled is None
+            await message.ack()
 
     run(work())
 

@@ -260,6 +260,7 @@ def test_what_it_was_to_read_was_deleted(path: Path) -> None:
 # --- following ----------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("flush", FLUSH)
 def test_what_another_process_and_this_one_append(path: Path, flush: str) -> None:
@@ -284,6 +285,7 @@ def test_what_another_process_and_this_one_append(path: Path, flush: str) -> Non
     run(work())
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("flush", FLUSH)
 def test_a_writer_that_comes_and_goes(path: Path, flush: str) -> None:
     async def work() -> None:
@@ -324,6 +326,7 @@ def test_a_folder_where_a_log_is_made_later(path: Path, flush: str) -> None:
     run(work())
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("flush", FLUSH)
 def test_ping_pong_with_another_process(path: Path, flush: str) -> None:
     async def work() -> None:
@@ -754,6 +757,7 @@ def test_an_error_that_came_after_a_cancellation_is_not_lost(filled: Path) -> No
     run(work())
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("follow", [False, True])
 @pytest.mark.parametrize("verb", ["__aenter__", "aclose", "__anext__"])
 def test_cancelled_at_every_step(filled: Path, follow: bool, verb: str) -> None:

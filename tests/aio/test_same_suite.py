@@ -20,6 +20,8 @@ from tests.queue.test_looking import path
 
 __all__ = ["awake", "clock", "machine", "open_store", "path", "queue", "store"]
 
+pytestmark = [pytest.mark.no_cover, pytest.mark.sample(3)]  # the blocking side has run them all
+
 SUITE = [
     import_module(f"tests.queue.test_{name}")
     for name in (
@@ -32,8 +34,13 @@ SUITE = [
 
 NOT_FOR_TASKS = {
     "test_delayed_messages_are_scheduled_where_that_works": "asks a store from within its thread",
+    "test_a_token_does_not_outlive_a_boot": "gives messages of before to the group of now",
     "test_closing_while_another_thread_fetches_ahead_leaves_nothing_behind": "is about threads",
+    "test_letters_are_claimed_by_their_offsets": "no consumer of a task does that",
+    "test_queues_that_wait_cost_nothing": "counts the files of a process",
+    "test_what_is_settled_while_it_is_kept_is_not_lost": "is about a thread; see test_consuming",
     "test_who_has_waited_publishes_as_of_then": "asks a store from within its thread",
+    "test_who_is_killed_after_calling_is_found": "asks a store from within its thread",
 }
 
 

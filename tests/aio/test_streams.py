@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace import LeaseLost
+from tailrace import Closed, LeaseLost
 from tests.aio.queue_support import APIS, Api, offsets, values
 from tests.aio.support import collect, run
 from tests.log.helpers import T0
@@ -40,6 +41,7 @@ STARTS: list[tuple[dict[str, Any], list[int]]] = [
 ]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("start", "found"), STARTS, ids=repr)
 def test_every_start(path: Path, api: Api, start: dict[str, Any], found: list[int]) -> None:
     async def work() -> None:
@@ -181,6 +183,96 @@ def test_closing_commits_what_the_caller_has_moved_past(path: Path, api: Api) ->
                 await consumer.receive(3)
             async with stream.consumer("g") as consumer:
                 assert offsets(await consumer.receive(99)) == [3, 4, 5]
+
+    run(work())
+
+
+Way = Callable[[Any, list[Any]], Any]
+WAYS: dict[str, Way] = {
+    "commit": lambda consumer, messages: consumer.commit(),
+    "commit(message)": lambda consumer, messages: consumer.commit(messages[-1]),
+    "commit(offset)": lambda consumer, messages: consumer.commit(messages[-1].offset + 1),
+    "reject": lambda consumer, messages: messages[-1].reject(),
+}
+AUTO: dict[str, Way] = {**WAYS, "ack": lambda consumer, messages: messages[-1].ack()}
+
+
+@pytest.mark.parametrize(
+    ("auto_commit", "way"),
+    [(is_auto, way) for is_auto in (False, True) for way in (AUTO if is_auto else WAYS)],
+)
+def test_what_a_closed_consumer_cannot_commit(
+    path: Path, api: Api, auto_commit: bool, way: str
+) -> None:
+    """Others get it. But if they have processed it, or this one had, there is nothing to say."""
+    commit = AUTO[way]
+
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            async with stream.consumer("g", auto_commit=auto_commit) as consumer:
+                messages = await consumer.receive(3)
+            with pytest.raises(Closed, match="the consumer of group 'g' is closed"):
+                await commit(consumer, messages)
+            async with stream.consumer("g", auto_commit=False) as other:
+                assert offsets(await other.receive(3)) == [0, 1, 2]  # nothing was committed
+                with pytest.raises(Closed):
+                    await commit(consumer, messages)
+                await other.commit()
+                await commit(consumer, messages)
+                assert await other.committed() == 3
+
+    run(work())
+
+
+@pytest.mark.parametrize("way", AUTO)
+def test_what_is_committed_may_be_committed_again_after_closing(
+    path: Path, api: Api, way: str
+) -> None:
+    commit = AUTO[way]
+
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            async with stream.consumer("g") as consumer:
+                messages = await consumer.receive(3)
+                await commit(consumer, messages)
+            await commit(consumer, messages)
+            async with stream.consumer("g") as consumer:
+                messages = await consumer.receive(3)
+                assert offsets(messages) == [3, 4, 5]
+                later = await consumer.receive(1)  # so it is done with these: `close` commits them
+            if way != "commit":
+                await commit(consumer, messages)
+            with pytest.raises(Closed):
+                await commit(consumer, later)
+
+    run(work())
+
+
+def test_a_closed_consumer_speaks_only_for_itself(path: Path, api: Api) -> None:
+    """What another one of the group is at is no reason to refuse what this one has committed."""
+
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            stream = await store.stream("s")
+            await fill(stream)
+            async with stream.consumer("g", auto_commit=False) as other:
+                await other.receive(3)
+                async with stream.consumer("g", auto_commit=False) as consumer:
+                    messages = await consumer.receive(3)
+                    await consumer.commit(messages[1])
+                await consumer.commit(messages[1])
+                await consumer.commit(5)
+                with pytest.raises(Closed):
+                    await consumer.commit(messages[2])
+                assert await other.committed() == 0
+                await messages[2].ack()  # by hand: that is left to `commit`
+                async with stream.consumer("g", auto_commit=False) as nothing:
+                    pass
+                await nothing.commit()
 
     run(work())
 

@@ -221,6 +221,7 @@ def test_the_same_comes_of_it(tmp_path: Path, name: str, is_read_only: bool) -> 
         assert not (is_read_only and name in WRITING)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("name", "arguments", "options"), MISUSE, ids=lambda part: repr(part)[:40].replace(" ", "")
 )

@@ -90,6 +90,7 @@ def is_there(disk: SimulatedDisk, path: str) -> bool:
     return True
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("power", [True, False], ids=["power cut", "kill"])
 @pytest.mark.parametrize("work", [copied, restored])
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
@@ -141,6 +142,7 @@ def test_when_it_returns_it_is_durable(work: object, disk: SimulatedDisk) -> Non
 FAULTS = [Fail(errno.EIO), Fail(errno.EIO, after=True), ShortWrite(0.5)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 @pytest.mark.parametrize("work", [copied, restored])
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])

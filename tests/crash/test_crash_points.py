@@ -25,6 +25,7 @@ def crashes(call: Call) -> list[Crash | ShortWrite]:
     return [Crash()]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_crash_at_every_call(step: int, workload: Workload) -> None:

@@ -199,6 +199,7 @@ def gather(name: str, folder: Path, seed: int, seconds: float) -> tuple[Books, R
     return books, report
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_crowd_keeps_its_log(name: str, folder: Path) -> None:
     books, report = gather(name, folder, seed=1, seconds=USUAL_S)

@@ -92,6 +92,11 @@ def publishes(program: Program) -> None:
     program.publish(5_000, 1_000, 3_000, 1_000)
 
 
+def floods(program: Program) -> None:
+    """So much that who publishes sorts it away."""
+    program.publish(*(1_000 * (1 + number % 5) for number in range(18)))
+
+
 def delivers(program: Program) -> None:
     program.deliver(2)
     program.deliver(2)
@@ -129,7 +134,7 @@ def lives(program: Program) -> None:
     program.deliver(10)
 
 
-ACTS: list[Act] = [publishes, delivers, cancels, merges, purges, lives]
+ACTS: list[Act] = [publishes, floods, delivers, cancels, merges, purges, lives]
 
 
 @functools.cache

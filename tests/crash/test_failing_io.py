@@ -109,6 +109,7 @@ class Session:
             assert self.fs.hits, "an error from nowhere"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("flush", "fault"),
     [*(("sync", fault) for fault in FAULTS), *(("async", fault) for fault in FAULTS[::3])],
@@ -170,6 +171,7 @@ def goes_on(session: Session) -> None:
             raise
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE], ids=errno.errorcode.get)
 @pytest.mark.parametrize("workload", WORKLOADS[1:10], ids=str)
 def test_an_open_that_fails_leaves_the_log_as_good_as_before(

@@ -283,6 +283,7 @@ def tracer(strace: str) -> str:
     return strace
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("call", "points", "configuration"),
     [
@@ -313,6 +314,7 @@ def test_a_writer_is_killed_at_any_system_call(
     kill_at_calls(tmp_path, flush, mode, call, range(1, 1000), tracer)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("flush", "mode"), CONFIGURATIONS)
 def test_a_writer_is_killed_at_some_lines(tmp_path: Path, flush: str, mode: Mode) -> None:
     """Once in each of some functions; and all over the one that tells of a new segment."""

@@ -268,6 +268,7 @@ def set_scene(folder: Path, flush: str, other: Other, last: str) -> Iterator[tup
     assert all(found.message.startswith("offsets") for found in problems), problems
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("last", LASTS)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_whoever_recovers_the_log_is_killed_at_a_line(

@@ -34,12 +34,14 @@ def seeds_of_block(block: int, first: int, count: int) -> range:
     return range(first + block, first + count, BLOCKS)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_power_cuts(block: int) -> None:
     for seed in seeds_of_block(block, 0, SEEDS):
         run(seed, faults=False)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_power_cuts_and_failing_calls(block: int) -> None:
     for seed in seeds_of_block(block, 0, SEEDS // 3):

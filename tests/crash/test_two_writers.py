@@ -351,6 +351,7 @@ def run(seed: int) -> None:
         raise
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_writers_between_each_other(block: int) -> None:
     for seed in range(block, SEEDS, BLOCKS):

@@ -122,7 +122,8 @@ class GroupModel:
         self.killed.clear()
 
     def kill(self) -> None:
-        self.killed |= self.members
+        self.killed |= self.members  # and who has left with something in hand:
+        self.killed |= {each.holder for each in self.entries.values() if each.holder is not None}
         self.members.clear()
 
     def claim(
@@ -278,22 +279,32 @@ class GroupModel:
     def is_droppable(self, below: int, now: int) -> bool:
         """Has nobody a message below an offset?"""
         return all(
-            entry.state != "dying" and self.is_ready(entry, now)
-            for offset, entry in self.entries.items()
-            if offset < below
+            self.has_nobody(entry, now) for offset, entry in self.entries.items() if offset < below
         )
+
+    def has_nobody(self, entry: Entry, now: int) -> bool:
+        """May it be dropped?"""
+        return entry.state == "parked" or (entry.state != "dying" and self.is_ready(entry, now))
 
     def drop_below(self, below: int, now: int) -> int:
         """Settle everything below an offset; how many that were."""
         ready = [offset for offset in self.entries if offset < below]
         return self.drop(below, len(ready) + max(below - max(self.cursor, self.start), 0), now)
 
+    def can_drop(self, end: int, count: int, now: int) -> bool:
+        """Are there so many that nobody has?"""
+        held = sum(
+            offset < end and not self.has_nobody(entry, now)
+            for offset, entry in self.entries.items()
+        )
+        return count <= self.depth(end) - held
+
     def drop(self, end: int, count: int, now: int) -> int:
         """Settle so many of the oldest that nobody has; how many that were."""
         ready = [
             offset
             for offset, entry in sorted(self.entries.items())
-            if offset < end and entry.state != "dying" and self.is_ready(entry, now)
+            if offset < end and self.has_nobody(entry, now)
         ][:count]
         for offset in ready:
             self.settle(offset)

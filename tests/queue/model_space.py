@@ -98,14 +98,14 @@ class Room:
                 return False
 
     def _drop(self, groups: list[GroupModel], end: int, count: int, now: int) -> int:
-        """Of each group what it has too many; how many that are of the one that has most."""
+        """Of each group what it has too many; how many that are of the one that has most. None, if
+        one of them cannot."""
         depths = [group.depth(end) for group in groups]
-        dropped = 0
-        for group, depth in zip(groups, depths, strict=True):
-            excess = count - (max(depths) - depth)
-            if excess > 0:
-                dropped = max(dropped, group.drop(end, excess, now))
-        return dropped
+        excess = [max(count - (max(depths) - depth), 0) for depth in depths]
+        each = list(zip(groups, excess, strict=True))
+        if not all(group.can_drop(end, most, now) for group, most in each):
+            return 0
+        return max(group.drop(end, most, now) for group, most in each)
 
 
 class Delivery:

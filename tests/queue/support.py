@@ -14,6 +14,7 @@ from typing import IO, Any
 import pytest
 
 from tailrace import Consumer, LeaseLost, Message, Queue, Store
+from tailrace.queue.message import new_record
 from tailrace.queue.settings import DeadLetters, QueueSettings
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine
@@ -28,6 +29,7 @@ __all__ = [
     "offsets",
     "on_machine",
     "one",
+    "refuse",
     "send_letters",
     "small_disk_of",
     "states",
@@ -172,3 +174,24 @@ def small_disk_of(tmp_path: Path, size: str) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def refuse(
+    store: Store, pipeline: str, *offsets: int, place: str = "$dlq/orders", of: str = ""
+) -> None:
+    """Dead letters of `orders`, as a pipeline writes them (`spark/pipelines/planning.py`)."""
+    store.prepare_letters(place)
+    letters = store.get(place)
+    assert isinstance(letters, Queue)
+    for offset in offsets:
+        told = {
+            "_dlq_original_queue": "orders",
+            "_dlq_original_incarnation": of or store.get("orders").incarnation,
+            "_dlq_original_offset": str(offset),
+            "_dlq_original_topic": "$queue/orders",
+            "_dlq_group": "",
+            "_dlq_pipeline": pipeline,
+            "_dlq_reason": "bad",
+        }
+        record = new_record(b"%d" % offset, place, headers=told)
+        letters.append_accepted(record, f"{pipeline}-{letters.log.end_offset}").wait()

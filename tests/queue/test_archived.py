@@ -139,6 +139,9 @@ def test_a_full_disk_and_a_full_queue_wait_for_it_too(store: Store) -> None:
     assert not stream.drop_segment()
     with pytest.raises(Full):
         stream.publish(b"more")
+    hold(store, "s", 1)
+    with pytest.raises(Full, match="not archived yet"):
+        stream.publish_many([b"more", b"and more"])
     assert stream.log.start_offset == 0
     hold(store, "s", 20)
     stream.publish(b"more")

@@ -45,6 +45,7 @@ from tests.queue.conftest import OpenStore
 from tests.queue.support import FAST, drain, numbers, states, values
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("seed", range(20))
@@ -220,6 +221,7 @@ def test_files_of_another_program(open_store: OpenStore, tmp_path: Path) -> None
         assert values(copy.queue("theirs").read()) == numbers(3)
 
 
+@pytest.mark.no_cover
 def test_after_a_power_cut_that_nobody_has_seen_to(machine: Machine) -> None:
     """Offsets of records that are lost are not given out again, in the copy as in the store."""
     for seed in range(20):
@@ -452,6 +454,26 @@ def test_the_format(made: Path) -> None:
     assert sorted(path.stem for path in segments.glob("*.idx")) == bases[:-1]
 
 
+def test_the_format_of_the_configuration(open_store: OpenStore, tmp_path: Path) -> None:
+    """As FORMAT.md says. Only names that a configuration has are taken back."""
+    store = open_store()
+    store.queue("q").publish(b"x")
+    data = b"storage: {}\n"
+    Path(store.path, "tailrace.yaml").write_bytes(data)
+    assert store.backup(tmp_path / "made").config == ("tailrace.yaml",)
+    made = tmp_path / "made"
+    assert (made / "config" / "tailrace.yaml").read_bytes() == data
+    document = json.loads((made / "backup.json").read_bytes())
+    entry = {"path": "tailrace.yaml", "size": len(data), "crc32c": crc32c(data)}
+    assert document["config"] == [entry]
+    assert restore_backup(made, tmp_path / "restored").config == ("tailrace.yaml",)
+    del document["crc32c"]
+    document["config"][0]["path"] = "../evil.yaml"
+    store_checked_json(OsFileSystem(), str(made / "backup.json"), document)
+    with pytest.raises(Corrupt, match=r"names '\.\./evil\.yaml', which is not in the backup"):
+        restore_backup(made, tmp_path / "again")
+
+
 # --- being watched, and stopped ---------------------------------------------------------------
 
 
@@ -563,6 +585,7 @@ else:
 _ROLES = ("publish", "publish", "consume", "consume", "vacuum")
 
 
+@pytest.mark.no_cover
 def test_processes_go_on_meanwhile(tmp_path: Path) -> None:
     """What was published before is there, what was settled before is settled, and nothing is lost
     or there twice; whatever is killed."""

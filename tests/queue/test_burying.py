@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tailrace import Closed, Full, NotWritten, Queue, Store, TailraceError
+from tailrace import Closed, Full, LeaseLost, NotWritten, Queue, Store, TailraceError
 from tailrace.queue import dead_letters
 from tailrace.queue.base import LogQueue
 from tailrace.testing import Call, Crash, Fail, SimulatedCrash, on
@@ -218,11 +218,163 @@ def test_many_letters_are_written_with_few_waits_for_the_disk(machine: Machine) 
     assert states(queue) == {}
 
 
+@pytest.mark.parametrize("word", ["reject", "nack"])
+def test_many_that_die_at_once_are_written_with_few_waits_for_the_disk(
+    machine: Machine, word: str
+) -> None:
+    store, fs = machine.open_faulty()
+    queue = store.queue("q", retry={"max_retries": 0})
+    queue.publish_many(numbers(200))
+    consumer = queue.consumer("w")
+    messages = consumer.receive(200)
+    syncs = 0
+
+    def count(call: Call) -> None:
+        nonlocal syncs
+        syncs += call.op == "sync"
+
+    fs.plan = count
+    getattr(consumer, word)(messages)
+    fs.plan = None
+    assert syncs < 20
+    assert values(store.dead("q")) == numbers(200)
+    assert states(queue) == {}
+
+
+@pytest.mark.parametrize("size", ["many", "large"])
+def test_not_too_many_are_written_together(
+    store: Store, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    """When some are there they are settled, before the next ones are written."""
+    queue = store.queue("q", flush="async", retry={"max_retries": 0})
+    count = 1200 if size == "many" else 10
+    queue.publish_many([b"x" * 30] * count)
+    if size == "large":
+        monkeypatch.setattr(dead_letters, "_BYTES_AT_ONCE", 100)
+    bury, found = Store.bury, list[tuple[int, int]]()
+
+    def note(self: Store, settings: Any, letters: Any, *given: Any) -> Any:
+        found.append((len(letters), len(states(queue))))
+        return bury(self, settings, letters, *given)
+
+    monkeypatch.setattr(Store, "bury", note)
+    consumer = queue.consumer("w")
+    consumer.reject(consumer.receive(count))
+    together = [512, 512, 176] if size == "many" else [4, 4, 2]
+    left = [sum(together[n:]) for n in range(3)]
+    assert found == list(zip(together, left, strict=True))
+    assert len(store.dead("q")) == count
+
+
+@contextmanager
+def refusing(*refused: int) -> Iterator[None]:
+    """There are no dead letters of the messages at these offsets."""
+    write = dead_letters.dead_letter
+
+    def fail(message: Any, *given: Any) -> Any:
+        if message.offset in refused:
+            raise TypeError("no such letter")
+        return write(message, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dead_letters, "dead_letter", fail)
+        yield
+
+
+@pytest.mark.parametrize("word", ["reject", "nack"])
+def test_of_many_that_die_at_once_some_cannot_be_written(store: Store, word: str) -> None:
+    queue = store.queue("q", retry={"max_retries": 0})
+    queue.publish_many(numbers(5))
+    consumer = queue.consumer("w")
+    messages = consumer.receive(5)
+    with refusing(1, 2), pytest.raises(TypeError, match="no such letter") as caught:
+        getattr(consumer, word)(messages)
+    assert caught.value.__notes__ == [
+        "2 of 5 messages did not become dead letters, and are given back to the group: q:1, q:2"
+    ]
+    assert [message.settled is None for message in messages] == [False, True, True, False, False]
+    assert values(store.dead("q")) == [b"0", b"3", b"4"]
+    assert {offset: state for offset, (state, _) in states(queue).items()} == {
+        1: "waiting",
+        2: "waiting",
+    }
+    assert consumer.receive(9) == []  # they had been tried often enough
+    assert values(store.dead("q")) == [b"0", b"3", b"4", b"1", b"2"]
+    assert states(queue) == {}
+
+
+def test_a_nack_of_many_is_one_step_for_those_that_die_and_those_that_do_not(
+    store: Store,
+) -> None:
+    queue = store.queue("q", retry={"max_retries": 1, "initial_backoff": 0})
+    queue.publish_many(numbers(4))
+    consumer = queue.consumer("w")
+    consumer.nack(consumer.receive(2))
+    consumer.release(consumer.receive(4))
+    messages = consumer.receive(4)
+    assert [message.delivery_count for message in messages] == [2, 2, 1, 1]
+    messages[1].release()
+    messages[2].release()
+    with pytest.raises(LeaseLost, match=r"q:1 \(and 1 more\) cannot be nacked") as caught:
+        consumer.nack(messages, error="why")
+    assert caught.value.lost == ["q:1", "q:2"]
+    [letter] = store.dead("q")
+    assert (letter.value, letter.headers["_dlq_reason"]) == (b"0", b"delivered 2 times: why")
+    assert [(m.value, m.delivery_count) for m in consumer.receive(9)] == [
+        (b"1", 2),
+        (b"2", 1),
+        (b"3", 2),
+    ]
+
+
+def test_a_letter_that_cannot_be_written_does_not_hide_that_others_were_lost(store: Store) -> None:
+    queue = store.queue("q", retry={"max_retries": 0})
+    queue.publish_many(numbers(3))
+    consumer = queue.consumer("w")
+    messages = consumer.receive(3)
+    messages[1].ack()
+    with refusing(0), pytest.raises(TypeError, match="no such letter") as caught:
+        consumer.nack(messages)
+    assert caught.value.__notes__ == [
+        "1 of 2 messages did not become dead letters, and are given back to the group: q:0",
+        "q:1 cannot be nacked: it was acked before",
+    ]
+    assert values(store.dead("q")) == [b"2"]
+
+
+def test_who_is_interrupted_while_burying_leaves_the_rest_to_the_next_one(
+    store: Store, clock: ManualClock
+) -> None:
+    """They might be delivered, and be among the dead letters."""
+    queue = store.queue("q", flush="async")
+    queue.publish_many(numbers(3))
+    consumer = queue.consumer("w")
+    append, count = Queue.append_accepted, 0
+
+    def interrupt(self: Queue, *given: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KeyboardInterrupt
+        return append(self, *given)
+
+    messages = consumer.receive(3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Queue, "append_accepted", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.reject(messages, "bad")
+    assert {state for state, _ in states(queue).values()} == {"dying"}
+    assert consumer.receive(9) == []
+    clock.advance(31)
+    assert consumer.receive(9) == []
+    assert values(store.dead("q")) == numbers(3)
+    assert states(queue) == {}
+
+
 @pytest.mark.parametrize("way", ["expired", "kept"])
 def test_a_letter_that_cannot_be_written_holds_up_no_other(
     store: Store,
     clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     way: str,
 ) -> None:
@@ -234,15 +386,7 @@ def test_a_letter_that_cannot_be_written_holds_up_no_other(
         clock.advance(2)
     else:
         expire(queue, clock, 4)
-    write = dead_letters.dead_letter
-
-    def fail(message: Any, *given: Any) -> Any:
-        if message.offset in (1, 2):
-            raise TypeError("no such letter")
-        return write(message, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(dead_letters, "dead_letter", fail)
+    with refusing(1, 2):
         assert consumer.receive(9) == []
         assert values(store.dead("q")) == [b"0", b"3"]
         assert "q:1 cannot become a dead letter: no such letter (and 1 more)" in caplog.text
@@ -320,7 +464,8 @@ def test_a_queue_for_the_letters_that_cannot_be_made(
 # --- whoever writes them dies -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["receive", "prefetch", "publish"])
+@pytest.mark.no_cover
+@pytest.mark.parametrize("way", ["receive", "prefetch", "publish", "reject", "nack"])
 def test_whoever_dies_while_burying_leaves_each_letter_once(way: str) -> None:
     """At each of its calls that change a file, in a run of its own."""
     nth, has_died = 0, True
@@ -344,10 +489,13 @@ def test_whoever_dies_while_burying_leaves_each_letter_once(way: str) -> None:
 
 def die_while_burying(machine: Machine, way: str, nth: int) -> bool:
     store, fs = machine.open_faulty()
-    queue = store.queue("q")
+    queue = store.queue("q", retry={"max_retries": 0})
     consumer = queue.consumer("w", prefetch=5 if way == "prefetch" else 1)
+    messages = []
     if way == "prefetch":
         one(consumer).release()
+    elif way in ("reject", "nack"):
+        messages = consumer.receive(3)
     count = 0
 
     def crash(call: Call) -> Crash | None:
@@ -360,6 +508,8 @@ def die_while_burying(machine: Machine, way: str, nth: int) -> bool:
     try:
         if way == "publish":
             queue.publish_many([b"4", b"4", b"4"])
+        elif messages:
+            getattr(consumer, way)(messages)
         else:
             assert consumer.receive(1) == []
     except SimulatedCrash:

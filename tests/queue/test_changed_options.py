@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace import Queue, Store
+from tailrace import ConfigError, Queue, Store
 from tailrace.kernel import NONE, S2
 from tailrace.queue.handles import _LIVE
-from tailrace.queue.settings import LOG_OPTIONS
+from tailrace.queue.settings import LOG_OPTIONS, QueueSettings, Retry
 from tests.log.helpers import WAIT, eventually
 from tests.queue.conftest import OpenStore
 from tests.queue.support import FAST, another_process, drain, numbers, one, values
@@ -210,3 +211,25 @@ def test_a_forked_childs_handles_notice_too(store: Store) -> None:
     queue.configure(compression="none")
     queue.publish(b"y")
     assert queue.log.options.codec == NONE
+
+
+def test_values_that_would_be_refused_now_are_no_reason_to_refuse_a_store(tmp_path: Path) -> None:
+    """Whoever wrote them, FluxMQ or we, could: they are refused when somebody sets them."""
+    with Store(tmp_path) as store:
+        store.queue("q")
+
+        def edit(queues: dict[str, QueueSettings]) -> None:
+            wrong = Retry(initial_backoff_ms=5_000, max_backoff_ms=1_000)
+            queues["q"] = replace(queues["q"], retry=wrong, primary_group="w")
+
+        store.registry.change(edit)
+    with Store(tmp_path) as store:
+        queue = store.queue("q", visibility_timeout="1m", retry={"max_retries": 3})
+        assert queue.settings.retry == Retry(3, 5_000, 1_000)
+        assert queue.settings.primary_group == "w"
+        for key in ("max_backoff", "initial_backoff"):
+            with pytest.raises(ConfigError, match=r"^retry\.max_backoff: "):
+                queue.configure(retry={key: "2s"})
+        queue.configure(primary_group="")
+        with pytest.raises(ConfigError, match=r"^primary_group: q is a classic queue"):
+            queue.configure(primary_group="w")

@@ -148,9 +148,24 @@ def test_a_commit_of_more_than_was_received_commits_what_was(store: Store) -> No
     first, second = (stream.consumer("g", auto_commit=False) for _ in range(2))
     take(first, 3)
     take(second, 3)
-    first.commit(1_000)
+    first.commit(6)
     assert first.committed == 3
     assert take(first, 1) == [6]
+
+
+def test_a_commit_beyond_what_anybody_has_received_is_refused(store: Store) -> None:
+    stream = fill(store)
+    first, second = (stream.consumer("g", auto_commit=False) for _ in range(2))
+    take(first, 3)
+    for consumer in (first, second):  # the other has received nothing yet
+        with pytest.raises(ValueError, match=r"^upto: 4 is beyond what the group 'g' has received"):
+            consumer.commit(4)
+    assert first.committed == 0
+    first.commit(3)
+    assert first.committed == 3
+    second.seek(0)
+    first.commit(3)  # what it had before, which counts for nothing
+    assert first.committed == 0
 
 
 def test_a_commit_from_before_a_seek_does_not_count(store: Store) -> None:

@@ -24,6 +24,8 @@ from tests.project import ROOT
 from tests.queue.clocks import Machine
 from tests.queue.delaying import Model, few_in_memory, values_of
 
+pytestmark = pytest.mark.no_cover
+
 STORE = "data/queue"
 
 

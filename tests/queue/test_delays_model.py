@@ -14,6 +14,8 @@ from tailrace import Queue, Store
 from tests.queue.clocks import Machine
 from tests.queue.delaying import Model, few_in_memory, values_of
 
+pytestmark = pytest.mark.no_cover
+
 STEPS = 60
 
 

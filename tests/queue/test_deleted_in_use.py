@@ -47,6 +47,7 @@ def use_until_it_fails(queue: Queue, use: Callable[[Queue], None], ended: list[s
         ended.append(repr(error))
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("use", [publish, publish_many, receive, look])
 def test_whoever_uses_it_gets_closed(use: Callable[[Queue], None], tmp_path: Path) -> None:
     with tailrace.open(tmp_path, flush="async") as store:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tailrace
-from tailrace import Closed, ConfigError, Full, Log, Message, Queue, Store, aio
+from tailrace import Closed, ConfigError, Full, Log, Message, Queue, Store, Stream, aio
 from tailrace.queue.outlook import Outlook
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine, ManualClock
@@ -25,7 +25,7 @@ def limited(store: Store, most: int, on_full: str = "raise") -> Queue:
     return store.queue("q", limits={"max_depth": most, "on_full": on_full})
 
 
-def fill(queue: Queue, count: int) -> None:
+def fill(queue: Queue | Stream, count: int) -> None:
     for number in range(count):
         queue.publish(str(number))
 
@@ -507,10 +507,61 @@ def test_nothing_is_dropped_that_somebody_works_on(store: Store) -> None:
     queue = limited(store, 2, "drop_oldest")
     fill(queue, 2)
     held: list[Message] = queue.consumer("w").receive(2)
-    with pytest.raises(Full, match="all of them are being worked on"):
+    with pytest.raises(Full, match=r"too few of them may be dropped: .* worked on"):
         queue.publish(b"x")
     for message in held:
         message.ack()
+
+
+def test_nothing_is_dropped_if_that_is_not_enough(store: Store) -> None:
+    queue = limited(store, 3, "drop_oldest")
+    fill(queue, 3)
+    held = queue.consumer("w").receive(2)
+    with pytest.raises(Full, match="too few of them may be dropped"):
+        queue.publish_many([b"x", b"y"])
+    assert values(queue.peek("w", 9)) == [b"2"]
+    assert queue.stats().groups[0].dropped == 0
+    held[0].ack()
+    queue.publish_many([b"x", b"y"])
+    assert values(queue.peek("w", 9)) == [b"x", b"y"]
+
+
+def test_nothing_is_dropped_if_another_group_cannot(store: Store) -> None:
+    queue = limited(store, 3, "drop_oldest")
+    queue.group("a")
+    busy = queue.consumer("b")
+    queue.group("c")
+    fill(queue, 3)
+    held = busy.receive(3)
+    with pytest.raises(Full):
+        queue.publish(b"x")
+    for group in ("a", "c"):
+        assert values(queue.peek(group, 9)) == numbers(3)
+    held[1].ack()
+    queue.publish(b"x")
+    assert [values(queue.peek(group, 9)) for group in "abc"] == [
+        [b"1", b"2", b"x"],
+        [b"x"],
+        [b"1", b"2", b"x"],
+    ]
+
+
+def test_what_waits_for_another_of_its_key_may_be_dropped(store: Store) -> None:
+    queue = limited(store, 3, "drop_oldest")
+    consumer = queue.consumer("w", key_order=True)
+    queue.publish_many([("k", b"0"), ("k", b"1"), ("k", b"2")])
+    [first] = consumer.receive(9)
+    queue.publish_many([("k", b"3"), ("k", b"4")])
+    first.ack()
+    [third] = consumer.receive(9)
+    assert third.value == b"3"
+    third.release()
+    queue.publish_many([("k", b"5"), ("k", b"6"), ("k", b"7")])
+    for value in (b"5", b"6", b"7"):
+        [message] = consumer.receive(9)
+        assert message.value == value
+        message.ack()
+    assert queue.group("w").progress() == (8, 8)
 
 
 def test_only_of_groups_that_have_too_many(store: Store) -> None:
@@ -543,8 +594,8 @@ WRONG: list[tuple[type[Exception], dict[str, Any]]] = [
     (ValueError, {"value": b"x", "headers": {"_a": "b"}}),
     (ConfigError, {"value": b"x", "ttl": "soon"}),
     (ConfigError, {"value": b"x", "ttl": "soon", "message_id": "a"}),
-    (ValueError, {"value": b"x" * 90, "key": bytes(300)}),
-    (ValueError, {"value": b"x" * 90, "key": bytes(300), "headers": {"a": "b"}}),
+    (Full, {"value": b"x" * 90, "key": bytes(300)}),
+    (Full, {"value": b"x" * 90, "key": bytes(300), "headers": {"a": "b"}}),
     (TypeError, {"value": b"x", "routing_key": 5}),
 ]
 
@@ -579,7 +630,7 @@ def test_nothing_is_dropped_for_a_batch_that_is_too_large(store: Store) -> None:
     fill(queue, 3)
     with pytest.raises(ValueError, match="bytes"):
         queue.publish_many([bytes(150)] * 2, producer="p", sequence=1)
-    with pytest.raises(ValueError, match="bytes"):
+    with pytest.raises(Full, match="max_batch_bytes is 250"):
         queue.publish_many([b"x", bytes(300)])
     assert values(queue.peek("w", 9)) == numbers(3)
     queue.publish_many([bytes(150)] * 2)  # these are two batches
@@ -602,10 +653,18 @@ def test_nothing_is_dropped_if_another_queue_has_no_room(
     assert values(dropping.peek("w", 9)) == numbers(3)
 
 
-@pytest.mark.parametrize("options", [{}, {"headers": {"a": "b"}}])
+@pytest.mark.parametrize("by_topic", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"headers": {"a": "b"}}, {"producer": "p", "sequence": 1}], ids=str
+)
 def test_who_has_waited_publishes_as_of_then(
-    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    store: Store,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    by_topic: bool,
 ) -> None:
+    other = store.queue("other", topics=["$queue/q"])  # it gets it then, too
     queue = limited(store, 1, "block")
     consumer = queue.consumer("w")
     queue.publish(b"first")
@@ -615,11 +674,15 @@ def test_who_has_waited_publishes_as_of_then(
         drain(consumer)
 
     monkeypatch.setattr("tailrace.queue.depth.time", SimpleNamespace(sleep=sleep))
-    queue.publish(b"second", ttl=10, **options)
-    message = one(consumer)
-    assert message.value == b"second"
-    assert message.timestamp == clock.wall_ms()
-    assert message.expires_at == clock.wall_ms() + 10_000
+    if by_topic:
+        store.publish("$queue/q", b"second", ttl=10, **options)
+    else:
+        queue.publish(b"second", ttl=10, **options)
+    messages = [one(consumer), *other.read()]
+    assert values(messages) == [b"second"] * (1 + by_topic)
+    for message in messages:
+        assert message.timestamp == clock.wall_ms()
+        assert message.expires_at == clock.wall_ms() + 10_000
 
 
 def test_what_was_dropped_stays_so(open_store: OpenStore) -> None:
@@ -646,3 +709,14 @@ def test_nothing_else_is_lost_when_the_power_fails(seed: int, machine: Machine) 
         left = offsets(again.queue("q").consumer("w").receive(9))
         assert set(left) >= {6, 7, 8}  # a drop that was lost is a delivery
         assert acked.offset not in left
+
+
+def test_of_a_stream_it_is_what_is_kept(store: Store) -> None:
+    """Nothing is settled there, so the error does not speak of it."""
+    stream = store.stream("s", limits={"max_depth": 3})
+    fill(stream, 3)
+    with stream.consumer("w") as consumer:
+        assert len(consumer.receive(3)) == 3
+        consumer.commit()
+    with pytest.raises(Full, match=r"messages that are kept as limits\.max_depth allows"):
+        stream.publish(b"x")

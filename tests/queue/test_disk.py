@@ -7,9 +7,11 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -172,6 +174,96 @@ def test_it_is_noticed_without_a_caretaker(
         monkeypatch.setattr(store.disk, "_looked_s", time.monotonic() - 2)
         with pytest.raises(Full):
             queue.publish(b"x")
+
+
+def test_room_is_made_soon_after_messages_are_settled_however_long_there_was_none(
+    scales: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.monotonic()
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    with scales.open(disk=ALWAYS, **SMALL) as store:
+        queue = store.queue("q")
+        fill(queue)
+        caretaker = care(store)
+        monkeypatch.setattr("tailrace.queue.caretaker.time", clock)
+        set_used(scales, 0.95)
+        for _ in range(60):  # five minutes
+            now_s += 5
+            scales.clock.advance(5)
+            caretaker.mind_the_disk()
+        drain(queue.consumer("w"))
+        now_s += 5
+        caretaker.mind_the_disk()
+        assert len(queue) == 0
+
+
+@pytest.mark.no_cover
+def test_nobody_who_publishes_is_refused_for_what_may_go(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing is done in the background."""
+    monkeypatch.setattr("tailrace.queue.disk._LOOK_AGAIN_S", 0.0)
+    machine.disk.capacity = 4 << 20
+    options: dict[str, Any] = {"segment_bytes": "64KiB", "compression": "none"}
+    with machine.open(disk=ALWAYS, **options) as store:
+        queue = store.queue("q")
+        consumer = queue.consumer("w")
+        for _ in range(200):
+            queue.publish(bytes(40_000))
+            [message] = consumer.receive(1)
+            message.ack()
+        published = publish_until_refused(queue, bytes(40_000))
+        assert published > 20
+        drain(consumer)
+        assert refused_for_s(queue) < 2
+
+
+def refused_for_s(queue: Queue) -> float:
+    """How long it takes until something can be published."""
+    begun_s = time.monotonic()
+    while time.monotonic() < begun_s + 60:
+        with contextlib.suppress(Full):
+            queue.publish(b"x")
+            break
+        time.sleep(0.01)
+    return time.monotonic() - begun_s
+
+
+def test_who_publishes_has_room_made_in_the_background(
+    larger_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.queue.disk._LOOK_AGAIN_S", 0.0)
+    disk = {"max_used_ratio": 0.5, "refuse_ratio": 0.7}
+    options: dict[str, Any] = {"segment_bytes": "500KiB", "compression": "none", "disk": disk}
+    with tailrace.open(larger_disk / "data", **options) as store:
+        queue = store.queue("q")
+        consumer = queue.consumer("w")
+        for _ in range(300):
+            queue.publish(bytes(100_000))
+            [message] = consumer.receive(1)
+            message.ack()
+        publish_until_refused(queue, bytes(100_000))
+        assert store.disk.look() is Level.REFUSING
+        drain(consumer)
+        assert refused_for_s(queue) < 2
+
+
+def test_who_publishes_waits_only_so_long_for_room(
+    scales: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.queue.disk._LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr("tailrace.queue.caretaker._PATIENCE_S", 0.1)
+    with Store("data", fs=scales.disk, clock=scales.clock, disk=ALWAYS, **SMALL) as store:
+        queue = store.queue("q")
+        queue.publish(b"x")
+        release = threading.Event()
+        monkeypatch.setattr(Caretaker, "retain", lambda *_, **__: release.wait(60))
+        set_used(scales, 0.95)
+        with pytest.raises(Full):
+            queue.publish(b"x")
+        set_used(scales, 0.5)
+        queue.publish(b"x")
+        release.set()
 
 
 def test_by_force_the_oldest_go_that_nobody_has(scales: Machine) -> None:
@@ -391,10 +483,10 @@ def larger_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-def publish_until_refused(queue: Queue) -> int:
+def publish_until_refused(queue: Queue, value: bytes = bytes(20_000)) -> int:
     for number in range(1000):
         try:
-            queue.publish(b"%d" % number + bytes(20_000))
+            queue.publish(b"%d" % number + value)
         except (NotWritten, tailrace.OutcomeUnknown, Full):
             return number
     raise AssertionError("the disk was never full")
@@ -451,6 +543,7 @@ def test_a_real_disk_that_was_too_full_before(larger_disk: Path) -> None:
         assert drain(queue.consumer("w")) == numbers(50)
 
 
+@pytest.mark.no_cover
 def test_commands_alone_on_a_real_disk(larger_disk: Path) -> None:
     def run(*arguments: str) -> str:
         command = [sys.executable, "-m", "tailrace", *arguments]
@@ -481,6 +574,7 @@ def test_commands_alone_on_a_real_disk(larger_disk: Path) -> None:
             pass  # has the reserve again
 
 
+@pytest.mark.no_cover
 def test_after_a_change_of_the_queues_that_failed(larger_disk: Path) -> None:
     """Whoever comes next can make room all the same: the reserve is for that."""
     place, root = str(larger_disk / "data"), larger_disk / "data" / "queue"

@@ -6,12 +6,14 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace import ConfigError, InvalidName, OutcomeUnknown, Queue, Store
+import tailrace
+from tailrace import ConfigError, Full, InvalidName, OutcomeUnknown, Queue, Store
 from tailrace.queue.ephemeral import Attendance, Sweeper
 from tailrace.testing import Fail, on
 from tests.log.helpers import WAIT
@@ -158,6 +160,74 @@ def test_a_queue_that_is_not_bound_to_a_topic_does_not_get_it(
     assert values(queue.read()) == [b"x"]
 
 
+REFUSED: list[tuple[type[Exception], Callable[[Store], object]]] = [
+    (TypeError, lambda s: s.publish("new", 3)),  # type: ignore[arg-type]
+    (TypeError, lambda s: s.publish("new", b"x", key=3)),  # type: ignore[arg-type]
+    (ConfigError, lambda s: s.publish("new", b"x", ttl=-1)),
+    (ValueError, lambda s: s.publish("$queue/new", b"x", headers={"_a": "b"})),
+    (TypeError, lambda s: s.publish("new", b"x", headers={"a": 5})),
+    (TypeError, lambda s: s.publish("new", 3, delay=1)),  # type: ignore[arg-type]
+    (TypeError, lambda s: s.publish("new", 3, producer="p", sequence=1)),  # type: ignore[arg-type]
+    (ValueError, lambda s: s.publish("new", b"x", producer="", sequence=1)),
+    (Full, lambda s: s.publish("new", bytes(1001))),
+    (Full, lambda s: s.publish("new", b"x", key=bytes(3000))),
+    (Full, lambda s: s.publish("new", b"x", key=bytes(3000), delay=1)),
+    (InvalidName, lambda s: s.consumer("new", "")),
+    (InvalidName, lambda s: s.consumer("new", "@x")),
+    (InvalidName, lambda s: s.consumer("new", "g", filter="#/x")),
+    (ConfigError, lambda s: s.consumer("new", "g", prefetch=0)),
+    (ConfigError, lambda s: s.consumer("new", "g", visibility_timeout="soon")),
+    (TypeError, lambda s: s.consumer("new", "g", wrong=1)),
+    (TypeError, lambda s: s.consumer("new", "g", start="first")),
+]
+
+
+@pytest.mark.parametrize(("error", "call"), REFUSED)
+def test_what_is_refused_makes_no_queue(
+    tmp_path: Path, error: type[Exception], call: Callable[[Store], object]
+) -> None:
+    options: dict[str, Any] = {"limits": {"max_message_size": 1000}, "max_batch_bytes": 2000}
+    with tailrace.open(tmp_path, flush="none", compression="none", **options) as store:
+        with pytest.raises(error):
+            call(store)
+        assert names(store) == []
+        store.stream("new")
+
+
+def test_an_ack_that_is_refused_makes_no_queue(store: Store) -> None:
+    source = store.queue("source")
+    full = store.queue("full", limits={"max_depth": 1})
+    full.publish(b"x")
+    source.publish(b"1")
+    message = one(source.consumer("w"))
+    for wrong, error in (((full, b"y"), Full), (("other", 3), TypeError)):
+        with pytest.raises(error):
+            message.ack(publish=[("new", b"x"), wrong])
+        assert names(store) == ["full", "source"]
+    message.ack(publish=[("new", b"x"), ("new", b"y"), ("$queue/new/a", b"z")])
+    assert names(store) == ["full", "new", "source"]
+    assert values(store.get("new").read()) == [b"x", b"y", b"z"]
+
+
+def test_a_full_disk_makes_no_queue(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        raise Full("the disk")
+
+    monkeypatch.setattr(store.disk, "check", check)
+    for options in ({}, {"delay": 1}, {"producer": "p", "sequence": 1}):
+        with pytest.raises(Full):
+            store.publish("new", b"x", **options)
+    assert names(store) == []
+
+
+@pytest.mark.parametrize("wrong", [{"start": "bad"}, {"start": 5, "timestamp": 5}])
+def test_a_start_that_is_refused_makes_no_group(store: Store, wrong: dict[str, Any]) -> None:
+    stream = store.stream("s")
+    with pytest.raises(ValueError, match="start"):
+        stream.consumer("g", **wrong)
+    assert stream.group_ids() == []
+
+
 def test_an_address_reaches_its_queue_whatever_that_is_bound_to(store: Store) -> None:
     queue = store.queue("bound", topics=["shop/#"])
     assert list(store.publish("$queue/bound/x", b"x")) == ["bound"]
@@ -288,6 +358,7 @@ def use_it(store: Store, count: int, consumer: Any) -> tuple[list[bytes], list[b
     return [b"e%d" % n for n in range(count) if b"e%d" % n not in done], done
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("where", ["here", "elsewhere", "both", "nowhere"])
 @pytest.mark.parametrize("flush", ["sync", "async"])

@@ -202,7 +202,8 @@ def test_consumers_refuse_options_that_are_wrong(
 
 
 @pytest.mark.parametrize(
-    "start", ["first!", "", "offset=", "offset=-1", "timestamp=x", 1.5, True, b"first", [0]]
+    "start",
+    ["first!", "", "offset=", "offset=-1", -1, -(2**70), "timestamp=x", 1.5, True, b"first", [0]],
 )
 def test_starts_that_are_none(store: Store, start: Any) -> None:
     stream = store.stream("s")
@@ -220,8 +221,10 @@ def test_starts_that_are_none(store: Store, start: Any) -> None:
 
 def test_starts_that_are_outside_are_moved_inside(store: Store) -> None:
     stream = store.stream("s")
-    stream.publish_many(numbers(3))
-    starts = {"first": 0, "last": 3, "next": 3, 1: 1, "offset=1": 1, 99: 3, -5: 0, "timestamp=0": 0}
+    stream.publish_many(numbers(5))
+    stream.log.truncate_before(2)
+    starts = {"first": 2, "last": 5, "next": 5, 3: 3, "offset=3": 3, "timestamp=0": 2}
+    starts |= {0: 2, "offset=1": 2, 99: 5, "offset=99": 5}
     for start, offset in starts.items():
         assert stream.resolve(start) == offset
     refuses(ValueError, "both", lambda: stream.resolve(1, timestamp=5))
@@ -394,7 +397,89 @@ def test_values_that_are_none(store: Store) -> None:
     refuses(ValueError, "publish_many was given no", lambda: queue.publish_many(iter(())))
     refuses(ConfigError, "ttl", lambda: queue.publish(b"x", ttl=-1))
     refuses(ConfigError, "ttl", lambda: queue.publish(b"x", ttl="soon"))
+    too_long = "^ttl: .* is too long; 292 years are the most$"
+    refuses(ConfigError, too_long, lambda: queue.publish(b"x", ttl="106752d"))
+    refuses(ConfigError, too_long, lambda: queue.publish(b"x", ttl=1e10, headers={"a": "b"}))
+    refuses(ConfigError, too_long, lambda: queue.publish_many([b"x"], ttl="106752d"))
+    refuses(ConfigError, too_long, lambda: store.publish("$queue/q", b"x", ttl="106752d"))
     assert len(queue) == 0
+
+
+@pytest.mark.parametrize("wrong", ["x", "5s", None, 0, 1, 1.5], ids=repr)
+@pytest.mark.parametrize("name", ["wait", "block"])
+def test_publishers_wait_or_they_do_not(store: Store, wrong: Any, name: str) -> None:
+    queue, option = store.queue("q"), {name: wrong}
+    match = f"^{name}: expected True or False, got "
+    refuses(ConfigError, match, lambda: queue.publish(b"x", **option))
+    refuses(ConfigError, match, lambda: queue.publish(b"x", headers={"a": "b"}, **option))
+    refuses(ConfigError, match, lambda: queue.publish(b"x", delay=60, **option))
+    refuses(ConfigError, match, lambda: queue.publish_many([b"x"], **option))
+    refuses(ConfigError, match, lambda: store.publish("$queue/q", b"x", **option))
+    assert (len(queue), queue.delayed_count()) == (0, 0)
+
+
+@pytest.mark.parametrize("wrong", ["no", None, 0], ids=repr)
+def test_a_stream_commits_by_itself_or_it_does_not(store: Store, wrong: Any) -> None:
+    stream = store.stream("s")
+    match = "^auto_commit: expected True or False, got "
+    refuses(ConfigError, match, lambda: stream.consumer("g", auto_commit=wrong))
+    refuses(ConfigError, match, lambda: store.consumer("s", "g", auto_commit=wrong))
+    assert stream.group_ids() == []
+
+
+@pytest.mark.parametrize("values", [b"x", "x", bytearray(b"x"), {"a": b"1"}, {}, None, 5], ids=repr)
+@pytest.mark.parametrize("options", [{}, {"limits": {"max_depth": 9}}], ids=str)
+def test_what_is_no_list_of_messages(store: Store, values: Any, options: dict[str, Any]) -> None:
+    queue = store.queue("q", **options)
+    refuses(TypeError, "^values is a list of messages, not ", lambda: queue.publish_many(values))
+    refuses(TypeError, "^values ", lambda: queue.publish_many(values, producer="p", sequence=1))
+    assert len(queue) == 0
+    queue.publish_many({"a": b"1"}.items())
+    assert [(each.key, each.value) for each in queue.read()] == [(b"a", b"1")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [5, "ab", b"ab", [5], [("a",)], iter([("a", b"b")])],
+    ids=["number", "text", "bytes", "no pairs", "short pairs", "iterator"],
+)
+def test_what_are_no_headers(store: Store, headers: Any) -> None:
+    """An iterator would be at its end when the message is made."""
+    queue = store.queue("q")
+    queue.publish(b"x", headers={"a": b"b"}.items())
+    for use in (
+        lambda: queue.publish(b"x", headers=headers),
+        lambda: queue.publish(b"x", headers=headers, delay=9),
+        lambda: queue.publish_many([(None, b"x", headers)]),
+        lambda: store.publish("$queue/q", b"x", headers=headers),
+    ):
+        refuses(TypeError, "header", use)
+    assert [each.headers["a"] for each in queue.read()] == [b"b"]
+    assert queue.delayed_count() == 0
+
+
+def test_an_id_that_is_no_text(store: Store) -> None:
+    queue, wrong = store.queue("q"), {"message_id": 5}
+    for use in (
+        lambda: queue.publish(b"x", **wrong),  # type: ignore[call-overload]
+        lambda: store.publish("$queue/q", b"x", **wrong),  # type: ignore[arg-type]
+    ):
+        refuses(TypeError, "^message_id is text, not 5$", use)
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+def test_an_ack_that_publishes_what_is_no_list(store: Store, kind: str) -> None:
+    queue: Any = getattr(store, kind)("q")
+    queue.publish(b"x")
+    [message] = queue.consumer("w").receive()
+    refuses(TypeError, "^publish is a list of pairs", lambda: message.ack(publish=5))
+    assert message.settled is None
+
+    def failing() -> Any:
+        yield from 5  # type: ignore[misc]
+
+    refuses(TypeError, "'int' object is not iterable", lambda: message.ack(publish=failing()))
 
 
 def test_an_ack_that_publishes_what_cannot_be_published_settles_nothing(store: Store) -> None:

@@ -11,6 +11,8 @@ import pytest
 import tailrace
 from tests.log.helpers import WAIT
 
+pytestmark = pytest.mark.no_cover
+
 # Each may hit the threads somewhere else.
 TIMES = [4, pytest.param(12, marks=pytest.mark.long)]
 

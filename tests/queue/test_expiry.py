@@ -253,6 +253,7 @@ def test_a_letter_that_cannot_be_written_is_written_later(
     assert {letter.headers["_dlq_delivery_count"] for letter in store.dead("q")} == {b"0"}
 
 
+@pytest.mark.no_cover
 def test_a_letter_that_cannot_be_written_when_the_power_fails(machine: Machine) -> None:
     """However much of what the group wrote down is left, the message is there."""
     seeds = 24

@@ -30,6 +30,8 @@ from tailrace.testing import (
 )
 from tests.queue.clocks import Machine
 
+pytestmark = pytest.mark.no_cover
+
 OPTIONS: dict[str, Any] = {
     "visibility_timeout": "16s",
     "retry": {"max_retries": 1, "initial_backoff": 0},
@@ -50,6 +52,7 @@ class Program:
         self.rejected: set[bytes] = set()
         self.doubtful: set[bytes] = set()  # an error told of it: anything may have become of it
         self.numbers = 0
+        self.fails_at = 0  # which call
 
     def run(self) -> None:
         with contextlib.suppress(*ERRORS):
@@ -112,6 +115,10 @@ class Program:
         self.doubtful.add(value)
         yield value
         self.doubtful.discard(value)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Something was settled, and returned."""
 
     def ack(self, message: Message) -> None:
         with self.settling(message) as value:
@@ -139,6 +146,15 @@ class Nosy(Program):
             both = {message.value for message in found} & set(self.held)
             consumer.release(found)
             assert not both, f"two have {both}"
+
+
+class Abrupt(Program):
+    """Does nothing more once a call has failed, and what was asked for has returned all the same:
+    whatever comes later would make durable what should have been."""
+
+    def go_on(self) -> None:
+        if len(self.fs.calls) > self.fails_at:
+            self.fs.plan = lambda call: Crash()
 
 
 def look(machine: Machine, program: Program) -> None:
@@ -180,6 +196,7 @@ def runs(
     for call in chosen[zlib.crc32(str(fault).encode()) % stride :: stride]:
         with Machine() as machine:
             program = kind(FaultyFileSystem(machine.disk, at(call.n, fault)), machine)
+            program.fails_at = call.n
             try:
                 with contextlib.suppress(SimulatedCrash):
                     program.run()
@@ -212,6 +229,7 @@ FAULTS: list[Fault] = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_no_message_is_lost_and_no_acknowledgement_undone(fault: Fault) -> None:
     check(fault, 61)
@@ -221,6 +239,14 @@ def test_no_message_is_lost_and_no_acknowledgement_undone(fault: Fault) -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_no_message_is_lost_and_no_acknowledgement_undone_at_any_call(fault: Fault) -> None:
     check(fault, 1)
+
+
+@pytest.mark.parametrize("stride", [31, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("fault", [Fail(errno.EIO), Fail(errno.EIO, after=True)], ids=str)
+def test_what_returned_is_durable_whichever_call_has_failed(stride: int, fault: Fault) -> None:
+    for seed, (machine, program) in enumerate(runs(fault, stride, Abrupt)):
+        machine.power_cut(seed)
+        look(machine, program)
 
 
 @pytest.mark.parametrize("fault", [Fail(errno.EIO), Fail(errno.EIO, after=True)], ids=str)
@@ -234,8 +260,7 @@ def test_nobody_else_gets_what_is_held_whichever_call_fails(stride: int, fault: 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
 @pytest.mark.parametrize("nth", range(4))
 def test_a_read_that_fails_skips_nothing(machine: Machine, kind: str, nth: int) -> None:
-    # FAILS (loss): after the error the rest of what was being read counts as read, and the group
-    # goes on behind it.
+    """What was being read then does not count as read: the group goes on where it was."""
     store, fs = machine.open_faulty(segment_bytes=300)
     queue = store.queue("q") if kind == "queue" else store.stream("q")
     for number in range(20):

@@ -43,6 +43,7 @@ def append(log: Log, count: int, size: int, kind: int) -> None:
     log.append(records)
 
 
+@pytest.mark.no_cover
 @example([(1, 3, 0)] * 3, [("take", 1), ("take", 1), ("take", 0)], "none", 1)
 @given(batches, steps, st.sampled_from(["none", "s2"]), st.sampled_from([1, 1000, 256 << 10]))
 def test_each_record_comes_once_and_in_order(

@@ -25,6 +25,8 @@ from tailrace.queue.settings import (
 from tailrace.queue.topics import check_filter
 from tests.project import ROOT
 
+pytestmark = pytest.mark.no_cover
+
 FIXTURES = ROOT.parent / "shared" / "fixtures" / "fluxmq"
 
 # What FluxMQ writes of a queue with its defaults.

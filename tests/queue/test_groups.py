@@ -361,6 +361,55 @@ def test_keeping_a_message_tells_if_it_was_lost(tmp_path: Path) -> None:
             assert keeping.lost
 
 
+@pytest.mark.parametrize("word", ["ack", "nack", "reject", "release"])
+def test_what_is_settled_while_it_is_kept_is_not_lost(tmp_path: Path, word: str) -> None:
+    with Store(tmp_path, upkeep=False) as store:
+        queue = store.queue("q", visibility_timeout="60ms")
+        queue.publish(b"x")
+        message = one(queue.consumer("w"))
+        with message.auto_extend() as keeping:
+            assert isinstance(keeping, AutoExtend)
+            getattr(message, word)()
+            assert keeping._thread is not None
+            keeping._thread.join(WAIT)  # it has found that there is nothing to keep
+            assert not keeping._thread.is_alive()
+        assert not keeping.lost
+
+
+def test_keeping_a_message_while_the_time_becomes_shorter(tmp_path: Path) -> None:
+    """When to extend next is for the last extension to say."""
+    with Store(tmp_path, upkeep=False) as store:
+        queue = store.queue("q", visibility_timeout="3s")
+        queue.publish(b"x")
+        message, other = one(queue.consumer("w")), queue.consumer("w")
+        with message.auto_extend() as keeping:
+            queue.configure(visibility_timeout="500ms")
+            assert other.receive(1, wait=4.5) == []
+            assert isinstance(keeping, AutoExtend)
+            assert not keeping.lost
+        message.ack()
+
+
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_keeping_a_message_never_shortens_its_lease(tmp_path: Path, when: str) -> None:
+    clock = ManualClock()
+    with Store(tmp_path, upkeep=False, clock=clock) as store:
+        queue = store.queue("q", visibility_timeout="50ms")
+        queue.publish(b"x")
+        consumer = queue.consumer("w")
+        [message] = consumer.receive()
+        if when == "before":
+            message.extend(60)
+        with message.auto_extend():
+            if when == "within":
+                message.extend(60)
+            time.sleep(0.2)  # it has been extended several times, if it was to be
+        clock.advance(59)
+        assert consumer.receive() == []
+        clock.advance(2)
+        assert offsets(consumer.receive()) == [0]
+
+
 @pytest.mark.parametrize("at_once", [1, 7])
 def test_so_many_wait_behind_others_of_their_key(
     store: Store, monkeypatch: pytest.MonkeyPatch, at_once: int
@@ -475,3 +524,25 @@ def test_closing_a_store_closes_everything_whatever_fails(
     store.close()
     with Store(tmp_path, upkeep=False) as again:
         assert again.queue("c").pending("w")[0].state == "free"
+
+
+@pytest.mark.parametrize("do", ["extend", "nack"])
+def test_what_is_done_to_many_at_once_is_one_line(open_store: OpenStore, do: str) -> None:
+    """Unless they differ in when they are due."""
+    queue = open_store().queue("q", retry={"initial_backoff": "10s"})
+    queue.publish_many(numbers(20))
+    first, journal = queue.consumer("w"), queue.group("w")._journal
+    seldom = queue.consumer("w", visibility_timeout="1h")
+    one(first).nack(delay=0)
+    messages = first.receive(10)
+    assert [message.delivery_count for message in messages] == [2] + [1] * 9
+    messages += seldom.receive(5)
+    before = journal.ops
+    getattr(first, do)(messages)
+    assert journal.ops - before == 2
+    left = {each.offset: each.left for each in queue.pending("w")}
+    other = {0: 20} if do == "nack" else dict.fromkeys(range(10, 15), 3600)
+    usual = 10 if do == "nack" else 30
+    assert {offset: round(left[offset]) for offset in range(15)} == {
+        offset: other.get(offset, usual) for offset in range(15)
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -555,10 +556,38 @@ def test_whoever_waits_for_nobody_is_free() -> None:
     del entries[2]["key"]
     assert found_states(Ledger.load(state, entries)) == [LEASED, FREE, FREE]
     driver = in_line()
-    driver.ledger._keys.clear()
-    driver.ledger._lines.clear()
+    driver.ledger._order.clear()
     driver.apply({"t": "doubt"})
     assert driver.ledger.take_ready(driver.now_ms, 9, None).again == [1, 2]
+
+
+def test_where_the_first_pending_one_is_does_not_depend_on_what_was_settled_before() -> None:
+    """Dictionaries keep a place for each entry that was removed."""
+    ledger, count = Ledger(), 100_000
+    claim: Op = {"t": "claim", "c": "c", "u": 9, "h": 1, "f": 0, "x": count, "r": [0, count]}
+    ledger.apply(claim)
+    assert len(ledger.pending) == count  # one by one from now on
+    ledger.apply({"t": "ack", "r": [0, count - 10]})
+    assert sys.getsizeof(ledger.pending) < 10_000
+    for offset in range(count - 10, count - 1):
+        ledger.apply({"t": "ack", "r": [offset, 1]})
+    assert ledger.committed == count - 1
+
+
+def test_who_has_left_with_something_in_hand_is_remembered() -> None:
+    ledger = Ledger()
+    for name in ("a", "b"):
+        ledger.apply({"t": "join", "c": name, "m": {}})
+    claim: Op = {"t": "claim", "c": "a", "u": 9, "h": 1, "f": 0, "x": 2, "r": [0, 2]}
+    ledger.apply(claim)
+    for name in ("a", "b"):
+        ledger.apply({"t": "leave", "c": name})
+    assert ledger.look_over_departed() == Ledger.load(*ledger.dump()).departed == {"a"}
+    ledger.apply({"t": "ack", "r": [0, 1]})
+    assert ledger.departed == {"a"}
+    ledger.apply({"t": "leave", "c": "a", "died": True})
+    assert not ledger.departed
+    assert ledger.take_ready(0, 9, None).again == [1]
 
 
 def test_a_claim_of_messages_with_keys_tells_that_their_order_is_kept() -> None:
@@ -625,3 +654,16 @@ def test_leases_of_which_nobody_knows_the_boot_are_over() -> None:
     ledger.apply({"t": "boot", "b": "1", "u": 160, "w": 10**9})
     assert found_states(ledger) == [FREE, FREE]
     assert ledger.lease_of(0, 1, 0) is None
+
+
+def test_of_many_consumers_who_left_those_with_something_in_hand_are_remembered() -> None:
+    ledger = Ledger()
+    lease = {"t": "claim", "u": LEASE_MS, "h": 1}
+    for number in range(1_000):
+        ledger.apply({"t": "join", "c": f"c{number}", "m": {}})
+        ledger.apply({**lease, "c": f"c{number}", "f": number, "x": number + 1, "r": [number, 1]})
+        ledger.apply({"t": "leave", "c": f"c{number}"})
+        if number not in (2, 500):
+            ledger.apply({"t": "ack", "r": [number, 1]})
+        assert len(ledger.departed) <= 65
+    assert ledger.look_over_departed() == {"c2", "c500"} == ledger.departed

@@ -14,6 +14,8 @@ from tests.queue.fluxmq_store import write_queue
 from tests.queue.support import FAST, numbers, send_letters, values
 
 CIRCLE = r"^dlq\.topic: dead letters would go round in a circle, from "
+FLEETING = r"^dlq\.topic: g is ephemeral, and would not keep the dead letters of \w, which is not; "
+TAKEN = r"^ephemeral: the dead letters of a, which is durable, go to .* give a another dlq\.topic"
 STREAM = r"^dlq\.topic: s is a stream; dead letters need a classic queue"
 
 
@@ -64,6 +66,107 @@ def test_a_queue_that_comes_by_itself(tmp_path: Path) -> None:
         store.stream("s", dlq={"enabled": False})
         with pytest.raises(ConfigError, match=STREAM):
             store.consumer("a", "w")
+
+
+# --- ephemeral queues -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", ["g", "$queue/g", "$queue/g/of/a"])
+def test_an_ephemeral_queue_takes_no_dead_letters_of_a_durable_one(
+    store: Store, topic: str
+) -> None:
+    store.queue("g", ephemeral=True)
+    with pytest.raises(ConfigError, match=FLEETING):
+        store.queue("a", **to(topic))
+    assert [each.name for each in store.queues()] == ["g"]  # nothing was made
+    queue = store.queue("a", **to(topic, enabled=False))
+    with pytest.raises(ConfigError, match=FLEETING):
+        queue.configure(dlq={"enabled": True})
+    with pytest.raises(ConfigError, match=FLEETING):
+        store.queue("a", dlq={"enabled": True})
+    assert not queue.settings.dlq.enabled
+    queue.configure(dlq={"enabled": True, "topic": "letters"})
+    with pytest.raises(ConfigError, match=FLEETING):
+        queue.configure(**to(topic))
+
+
+@pytest.mark.parametrize(("name", "options"), [("g", to("$queue/g")), ("$dlq/a", {})])
+def test_no_ephemeral_queue_where_dead_letters_go(
+    store: Store, name: str, options: dict[str, Any]
+) -> None:
+    queue = store.queue("a", **options)
+    with pytest.raises(ConfigError, match=TAKEN):
+        store.queue(name, ephemeral=True)
+    store.consumer(name, "early").close()  # ephemeral, but made because somebody used its name
+    with pytest.raises(ConfigError, match=TAKEN):
+        store.queue(name, ephemeral=True)
+    assert store.get(name).settings.implied
+    queue.configure(dlq={"enabled": False})
+    assert store.queue(name, ephemeral=True).settings.ephemeral
+    with pytest.raises(ConfigError, match=r"^dlq\.topic: .* is ephemeral"):
+        queue.configure(dlq={"enabled": True})
+
+
+def test_a_queue_that_becomes_durable_needs_a_durable_one_for_its_dead_letters(
+    tmp_path: Path,
+) -> None:
+    with tailrace.open(tmp_path, upkeep=False, **to("g")) as store:
+        store.queue("g", ephemeral=True, dlq={"enabled": False})
+        store.consumer("a", "early").close()
+        with pytest.raises(ConfigError, match=FLEETING):
+            store.queue("a")
+        assert store.get("a").settings.ephemeral
+        assert not store.queue("a", **to("letters")).settings.ephemeral
+
+
+def test_a_durable_queue_does_not_become_ephemeral(store: Store) -> None:
+    store.queue("a", **to("g"))
+    store.queue("g")
+    with pytest.raises(ConfigError, match=r"^ephemeral: "):
+        store.queue("g", ephemeral=True)
+    with pytest.raises(ConfigError, match=r"^ephemeral: "):
+        store.configure("g", ephemeral=True)
+
+
+def test_an_ephemeral_queue_has_ephemeral_dead_letters_if_it_wants(store: Store) -> None:
+    store.queue("g", ephemeral=True)
+    store.queue("a", ephemeral=True, **to("g"))
+    store.queue("b", ephemeral=True, **to("h"))
+    store.queue("h", ephemeral=True)
+    store.stream("s", **to("g"))  # has none
+
+
+def test_all_or_nothing_with_an_ephemeral_queue(store: Store) -> None:
+    for order in (1, -1):
+        wanted = [("a", "classic", to("g")), ("g", "classic", {"ephemeral": True})][::order]
+        with pytest.raises(ConfigError, match=FLEETING):
+            store.declare(wanted)
+    assert store.queues() == []
+
+
+def test_dead_letters_of_a_durable_queue_outlive_a_restart(tmp_path: Path) -> None:
+    """Also in a store that makes its queues ephemeral, and where somebody waited for letters."""
+    with tailrace.open(tmp_path, upkeep=False, ephemeral=True) as store:
+        queue = store.queue("a", ephemeral=False)
+        store.consumer("$dlq/a", "early").close()
+        queue.publish(b"x")
+        [message] = queue.consumer("w").receive()
+        message.reject()
+    with tailrace.open(tmp_path, upkeep=False) as store:
+        assert values(store.dead("a")) == [b"x"]
+
+
+def test_a_store_with_ephemeral_dead_letters_opens_and_can_be_mended(store: Store) -> None:
+    store.queue("g", ephemeral=True)
+    a = store.queue("a", **FAST)
+    send_letters(store, "a", "g")
+    a.configure(visibility_timeout="7s")
+    store.queue("g", visibility_timeout="7s")
+    with pytest.raises(ConfigError, match=FLEETING):
+        store.queue("b", **to("g"))
+    a.configure(**to("letters"))
+    with pytest.raises(ConfigError, match=FLEETING):
+        a.configure(**to("g"))
 
 
 # --- circles --------------------------------------------------------------------------------

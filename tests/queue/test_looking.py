@@ -23,6 +23,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.no_cover
 def test_while_everything_changes(path: Path) -> None:
     """The journal of the group is replaced again and again, and the group is closed and opened; a
     look sees a state that was there at some moment."""

@@ -24,6 +24,8 @@ from tests.queue.model_space import Waiting
 from tests.queue.test_model import stores
 from tests.queue.test_model_space import SpaceMachine
 
+pytestmark = pytest.mark.no_cover
+
 ACTS = ["publish", "publish_many", "publish_later", "cancel", "deliver", "vacuum", "ack"]
 
 

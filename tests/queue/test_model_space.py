@@ -29,6 +29,8 @@ from tests.queue.model import BACKOFF_MS, LEASE_MS, Entry, GroupModel, Sent
 from tests.queue.model_space import Delivery, Room, Schedule, StreamModel, segments
 from tests.queue.test_model import GROUPS, QueueMachine, delays, keys, routing_keys, stores
 
+pytestmark = pytest.mark.no_cover
+
 MUCH = random.Random(0).randbytes(2 << 20)
 
 ttls = st.sampled_from([None, None, 0, 8, 64])
@@ -139,6 +141,9 @@ class SpaceMachine(QueueMachine):
         with self.new_letters():
             return self.room.admit(self.models, self.end, count, self.now, self.wall)
 
+    def has_room(self) -> bool:
+        return self.admit(1)
+
     @contextlib.contextmanager
     def new_letters(self) -> Iterator[None]:
         """What expires meanwhile may become a dead letter."""
@@ -218,8 +223,10 @@ class SpaceMachine(QueueMachine):
             with pytest.raises(ConfigError, match="over before it is due"):
                 self.queue(store).publish(sent.value, **options)
             return
-        delayed = self.queue(store).publish(sent.value, **options)
+        queue = self.queue(store)
+        delayed = queue.publish(sent.value, **options)
         assert delayed.deliver_at == due_ms
+        queue._looked_for = queue._due  # here `deliver` delivers, and not who receives next
         self.schedule.add(delayed.delay_id, due_ms, sent)
         self.ids.append(delayed.delay_id)
 

@@ -55,6 +55,7 @@ map: board
 open: archive backup backup.json bell deleted deleted.tmp exported.json exported.json.tmp ops.log
 open: ops.log.tmp pel.json pel.json.tmp queues.json queues.json.tmp reserve restored
 open: schedule.json schedule.json.tmp state.json state.json.tmp
+open: tailrace.toml tailrace.yaml tailrace.yml
 pread: backup backup.json deleted exported.json ops.log pel.json pel.json.tmp queues.json
 pread: schedule.json state.json state.json.tmp
 pwrite: backup bell deleted.tmp exported.json.tmp ops.log ops.log.tmp pel.json.tmp
@@ -65,7 +66,7 @@ rename: schedule.json state.json trash
 size: backup exported.json ops.log pel.json pel.json.tmp queues.json state.json
 size: state.json.tmp
 stat: backup backup.json config deleted group log.json ops.log ops.log.tmp pel.json
-stat: pel.json.tmp queue queues queues.json reserve schedule state.json state.json.tmp
+stat: pel.json.tmp queue queues queues.json reserve restored schedule state.json state.json.tmp
 stat: store watermark
 sync: backup deleted.tmp exported.json.tmp ops.log ops.log.tmp pel.json.tmp
 sync: queues.json.tmp reserve restored schedule.json.tmp state.json.tmp

@@ -65,6 +65,7 @@ def test_a_queue_in_use_has_about_twenty(tmp_path: Path, flush: str) -> None:
         assert (count_files() - before) / 5 <= 20
 
 
+@pytest.mark.no_cover
 def test_idle_queues_rest_when_there_may_be_no_more(tmp_path: Path, few_files: int) -> None:
     with tailrace.open(tmp_path, flush="async", upkeep=False) as store:
         for number in range(40):

@@ -13,6 +13,8 @@ import pytest
 from tailrace import NotWritten, OutcomeUnknown, Queue, Store, TailraceError
 from tailrace.testing import FaultyStorePlace, ManualClock
 
+pytestmark = pytest.mark.no_cover
+
 Publish = Callable[[Store, Queue], Any]
 
 PUBLISHES: dict[str, Publish] = {
@@ -53,6 +55,7 @@ def test_the_first_publish(new_place: Callable[[], FaultyStorePlace], operation:
     assert [message.value for message in queue.read()] == [b"y"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("publish", PUBLISHES.values(), ids=PUBLISHES)
 def test_the_first_publish_whichever_call_fails(
     new_place: Callable[[], FaultyStorePlace], publish: Publish

@@ -4,6 +4,8 @@ time that messages get."""
 from __future__ import annotations
 
 import random
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -170,3 +172,103 @@ def test_one_of_many_that_is_too_large(tmp_path: Path) -> None:
             queue.publish_many([b"x" * 10] * 1200 + [b"x" * 11])
         assert queue.log.end_offset == 0
         queue.publish_many([b"x" * 10] * 1200)
+
+
+WRONG: list[tuple[type[Exception], Any]] = [
+    (TypeError, 3),
+    (TypeError, (b"k", 3)),
+    (TypeError, (3, b"x")),
+    (TypeError, (b"k", b"x", {"a": 5})),
+    (ValueError, (b"k", b"x", {"_a": "b"})),
+    (Full, bytes(501)),
+    (Full, "x" * 501),
+    (Full, (bytes(3000), b"x")),
+]
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("limits", [{}, {"max_depth": 900}, {"max_depth": 900, "on_full": "block"}])
+@pytest.mark.parametrize(
+    "hold", [list, tuple, deque, lambda values: dict(enumerate(values)).values()]
+)
+@pytest.mark.parametrize(("error", "wrong"), WRONG)
+def test_of_what_is_held_all_or_nothing_is_published(
+    tmp_path: Path, error: type[Exception], wrong: Any, hold: Any, limits: dict[str, Any]
+) -> None:
+    """Also if it is more than a batch."""
+    limits = {"max_message_size": 500, **limits}
+    with Store(tmp_path, flush="none", compression="none") as store:
+        queue = store.queue("q", limits=limits, max_batch_bytes=2000)
+        for usual in (bytes(100), "x" * 100, (b"k", bytes(100))):
+            with pytest.raises(error) as caught:
+                queue.publish_many(hold([usual] * 100 + [wrong]))
+            assert len(queue) == 0
+            assert not hasattr(caught.value, "__notes__")
+        queue.publish_many(hold([bytes(100), "x"] * 100))
+        assert len(queue) == 200
+        assert len(sizes(queue)) > 3
+
+
+def test_one_that_no_batch_holds_is_known_before(tmp_path: Path) -> None:
+    """Though the queue has no limit of its own."""
+    with Store(tmp_path, flush="none", compression="none") as store:
+        queue = store.queue("q", limits={"max_message_size": 0}, max_batch_bytes=2000)
+        for wrong in (bytes(2001), (b"k", bytes(2001))):
+            with pytest.raises(Full, match="max_batch_bytes"):
+                queue.publish_many([bytes(100)] * 100 + [wrong])
+        assert len(queue) == 0
+        queue.publish_many([bytes(1800)] * 3)
+        assert len(queue) == 3
+
+
+def test_an_iterator_is_published_while_it_goes_on(tmp_path: Path) -> None:
+    with Store(tmp_path, flush="none", compression="none") as store:
+        queue = store.queue("q", max_batch_bytes=2000)
+        wrong: Any = 3
+        with pytest.raises(TypeError) as caught:
+            queue.publish_many(iter([bytes(100)] * 2000 + [wrong]))
+        assert 0 < len(queue) < 2000
+        assert caught.value.__notes__ == [f"the {len(queue)} records before were appended"]
+
+
+@pytest.mark.parametrize("on_full", ["raise", "drop_oldest"])
+@pytest.mark.parametrize("max_depth", [0, 9])
+def test_what_no_batch_holds_is_full_however_it_is_published(
+    store: Store, on_full: str, max_depth: int
+) -> None:
+    """Also below the usual `max_message_size`, which nobody has chosen; a key and headers count."""
+    limits = {"max_depth": max_depth, "on_full": on_full}
+    queue = store.queue("q", max_batch_bytes=1000, compression="none", limits=limits)
+    other = store.queue("other")
+    big = bytes(2000)
+    once: dict[str, Any] = {"producer": "p", "sequence": 1}
+    ways: list[Callable[[], object]] = [
+        lambda: queue.publish(big),
+        lambda: queue.publish(b"x", key=big),
+        lambda: queue.publish(b"x", headers={"h": big}),
+        lambda: queue.publish(big, message_id="1"),
+        lambda: queue.publish(big, **once),
+        lambda: queue.publish(big, delay=9),
+        lambda: queue.publish(big, delay=9, headers={"h": "x"}),
+        lambda: queue.publish_many([big]),
+        lambda: queue.publish_many([(big, b"x")]),
+        lambda: queue.publish_many([b"x", big], **once),
+        lambda: store.publish("$queue/q", big),
+        lambda: store.publish("$queue/q", big, headers={"h": "x"}),
+        lambda: store.publish("$queue/q", big, **once),
+        lambda: store.publish("$queue/q", big, delay=9),
+    ]
+    for way in ways:
+        with pytest.raises(
+            Full, match=r"^a message of [\d,]+ bytes, .* 'q' takes: max_batch_bytes"
+        ):
+            way()
+    assert len(queue) == 0
+    other.publish(b"x")
+    [message] = other.consumer("w").receive()
+    with pytest.raises(Full, match="max_batch_bytes is 1,000"):
+        message.ack(publish=[(queue, b"x"), (queue, big)])
+    message.ack(publish=[(queue, b"x")])
+    with pytest.raises(Full, match="max_batch_bytes is 1,000"):
+        queue.publish_many([bytes(900), big])
+    assert len(queue) == 1

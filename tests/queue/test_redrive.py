@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from tailrace import ConfigError, Full, Message, Queue, Store
+from tailrace import ConfigError, Consumer, Full, InvalidName, Message, Queue, Receipt, Store
+from tailrace.queue import dead_letters
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.dead_letters import GROUP
+from tailrace.queue.redriving import Redriving
+from tailrace.testing import Call, Crash, SimulatedCrash
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
@@ -128,11 +131,11 @@ def test_redriving_two_queues_at_once(store: Store, monkeypatch: pytest.MonkeyPa
     counts: dict[str, int] = {}
     revive, is_inside, goes_on = store._revive, threading.Event(), threading.Event()
 
-    def slowly(message: Any, letters: Any, target: Any) -> None:
+    def slowly(message: Any, letters: Any, target: Any) -> Receipt:
         if target.name == "b":
             is_inside.set()
             assert goes_on.wait(WAIT)
-        revive(message, letters, target)
+        return revive(message, letters, target)
 
     monkeypatch.setattr(store, "_revive", slowly)
     thread = threading.Thread(target=lambda: counts.update(b=store.redrive("b")))
@@ -173,10 +176,10 @@ def test_letters_that_are_skipped_are_not_met_again_however_long_it_takes(
         revive = store._revive
         revived: list[bytes | None] = []
 
-        def slowly(message: Any, letters: Any, target: Any) -> None:
+        def slowly(message: Any, letters: Any, target: Any) -> Receipt:
             revived.append(message.value)
             machine.clock.advance(31)
-            revive(message, letters, target)
+            return revive(message, letters, target)
 
         monkeypatch.setattr(store, "_revive", slowly)
         assert store.redrive("a") == 4
@@ -195,16 +198,28 @@ def test_a_lease_that_is_lost_meanwhile_is_counted_by_the_one_who_has_it(
         bury(queue, b"x")
         revive, inner = store._revive, [0]
 
-        def interrupted(message: Any, letters: Any, target: Any) -> None:
+        def interrupted(message: Any, letters: Any, target: Any) -> Receipt:
             if not inner[0]:
                 machine.clock.advance(31)
                 inner[0] = -1
                 inner[0] = store.redrive("q")
-            revive(message, letters, target)
+            return revive(message, letters, target)
 
         monkeypatch.setattr(store, "_revive", interrupted)
         assert (store.redrive("q"), inner) == (0, [1])
         assert drain(queue.consumer("w")) == [b"x"]
+
+
+def test_a_group_that_there_is_not_and_never_was(store: Store) -> None:
+    queue = store.queue("q", **FAST)
+    said = r"^'q' has no group 'wo', and no dead letters of one$"
+    with pytest.raises(InvalidName, match=said):
+        store.redrive("q", group="wo")  # there are none at all
+    bury(queue, b"x")
+    with pytest.raises(InvalidName, match=said):
+        store.redrive("q", group="wo")
+    assert values(store.dead("q")) == [b"x"]
+    assert store.redrive("q", group="w") == 1
 
 
 def test_a_group_is_named_by_text(store: Store) -> None:
@@ -222,7 +237,7 @@ def test_a_group_is_named_by_text(store: Store) -> None:
         ({"limit": 2}, [b"0", b"2"]),
         ({"limit": 0}, []),
         ({"group": "w"}, [b"0", b"2", b"4"]),
-        ({"group": "other"}, []),
+        ({"group": ""}, []),
         ({"offsets": [4]}, [b"4"]),
         ({"offsets": [4, 0], "limit": 1}, [b"0"]),
         ({"offsets": [1, 99]}, []),  # it is the other queue's
@@ -245,12 +260,12 @@ def test_what_fails_in_the_middle_is_given_back(
 ) -> None:
     queue = store.queue("q", **FAST)
     bury(queue, *numbers(5))
-    revive: Callable[..., None] = store._revive
+    revive: Callable[..., Receipt] = store._revive
 
-    def fail_at_two(message: Any, letters: Any, target: Any) -> None:
+    def fail_at_two(message: Any, letters: Any, target: Any) -> Receipt:
         if message.value == b"2":
             raise OSError("no")
-        revive(message, letters, target)
+        return revive(message, letters, target)
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "_revive", fail_at_two)
@@ -259,6 +274,108 @@ def test_what_fails_in_the_middle_is_given_back(
     assert values(store.dead("q")) == [b"2", b"3", b"4"]
     assert store.redrive("q") == 3
     assert drain(queue.consumer("w")) == numbers(5)
+
+
+def test_many_are_brought_back_with_few_waits_for_the_disk(machine: Machine) -> None:
+    store, fs = machine.open_faulty()
+    queue = store.queue("q", **FAST)
+    bury(queue, *numbers(200))
+    syncs = 0
+
+    def count(call: Call) -> None:
+        nonlocal syncs
+        syncs += call.op == "sync"
+
+    fs.plan = count
+    assert store.redrive("q") == 200
+    fs.plan = None
+    assert syncs < 20
+    assert drain(queue.consumer("w")) == numbers(200)
+    assert store.dead("q") == []
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("size", ["many", "large"])
+def test_not_too_many_are_brought_back_together(
+    store: Store, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    """When some are back they are settled, before the next ones come."""
+    queue = store.queue("q", **FAST, flush="async")
+    count = 1200 if size == "many" else 10
+    bury(queue, *[b"x" * 30] * count)
+    if size == "large":
+        monkeypatch.setattr(dead_letters, "_BYTES_AT_ONCE", 100)
+    told: list[int] = []
+    bring_back = Redriving._bring_back
+
+    def note(self: Redriving, claimed: list[Message], *given: Any) -> None:
+        told.append(len(claimed))
+        bring_back(self, claimed, *given)
+
+    monkeypatch.setattr(Redriving, "_bring_back", note)
+    assert store.redrive("q", limit=count - 1) == count - 1
+    assert told == ([512, 512, 175] if size == "many" else [4, 4, 1])
+    assert len(store.dead("q")) == 1
+
+
+@pytest.mark.no_cover
+def test_whoever_dies_while_bringing_them_back_leaves_each_message_once() -> None:
+    """At each call that changes a file, in a run of its own: in the queue, or a dead letter, and in
+    the end all are back."""
+    nth, has_died = 0, True
+    while has_died:
+        with Machine() as machine:
+            with machine.open() as store:
+                bury(store.queue("q", **FAST), *numbers(3))
+            store, fs = machine.open_faulty()
+            count = 0
+
+            def crash(call: Call, nth: int = nth) -> Crash | None:
+                nonlocal count
+                count += call.op in ("pwrite", "sync", "rename", "sync_dir")
+                return Crash() if count > nth else None
+
+            fs.plan, has_died = crash, False
+            try:
+                assert store.redrive("q") == 3
+            except SimulatedCrash:
+                has_died = True
+                machine.kill()
+            fs.plan = None
+            if not has_died:
+                store.close()
+            machine.clock.advance(60)
+            with machine.open() as store:
+                store.redrive("q")
+                back = drain(store.queue("q").consumer("w"))
+                assert sorted(map(str, back)) == list(map(str, numbers(3)))
+                assert store.dead("q") == []
+        nth += 1
+    assert nth > 5
+
+
+def test_letters_are_claimed_by_their_offsets(store: Store, clock: ManualClock) -> None:
+    """Nobody else is held up by that, and none is passed over."""
+    queue = store.queue("q", **FAST)
+    queue.publish_many(numbers(8))
+    with queue.consumer("w") as one_of_them, queue.consumer("w") as other:
+        held = one_of_them.receive(2)
+        one_of_them.ack(held[:1])
+        claimed = other.claim_at([0, 1, 3, 5])  # settled, somebody's, and two that nobody has
+        assert [(m.offset, m.delivery_count) for m in claimed] == [(3, 1), (5, 1)]
+        assert states(queue) == {
+            1: ("leased", 1),
+            2: ("free", 0),
+            3: ("leased", 1),
+            4: ("free", 0),
+            5: ("leased", 1),
+        }
+        assert other.claim_at([3, 5]) == []
+        clock.advance(2)
+        claimed = other.claim_at([1, 2])
+        assert [(m.offset, m.delivery_count) for m in claimed] == [(1, 2), (2, 1)]
+        other.ack(claimed)
+        assert values(one_of_them.receive(1)) == [b"3"]  # alone, as it was kept for too long
 
 
 def test_letters_outlive_their_queue_and_come_back_to_the_next_of_its_name(store: Store) -> None:
@@ -280,6 +397,7 @@ def test_a_letter_of_a_deleted_group_waits_for_a_group_of_its_name(store: Store)
     queue.delete_group("w")
     assert drain(queue.consumer("other")) == [b"x"]
     assert store.redrive("q") == 0  # nobody would get it, and all others pass it by
+    assert store.redrive("q", group="w") == 0
     assert values(store.dead("q")) == [b"x"]
     queue.purge()
     with queue.consumer("w") as consumer:
@@ -293,7 +411,7 @@ def test_many_between_are_read_in_portions(store: Store, monkeypatch: pytest.Mon
     queues = [store.queue(name, **SHARED, flush="async") for name in "ab"]
     bury(queues[1], *numbers(40))
     bury(queues[0], b"last")
-    monkeypatch.setattr("tailrace.queue.redriving.SCAN_MOST", 7)
+    monkeypatch.setattr("tailrace.queue.classic.SCAN_MOST", 7)
     assert store.redrive("a") == 1
     assert len(store.dead("b")) == 40
 
@@ -336,7 +454,7 @@ def test_what_is_back_already_needs_no_room(store: Store, monkeypatch: pytest.Mo
     queue = store.queue("q", **FAST, limits={"max_depth": 2})
     bury(queue, b"1", b"2")
     with monkeypatch.context() as patch:
-        patch.setattr(Message, "ack", lambda _: 1 / 0)
+        patch.setattr(Consumer, "ack", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             store.redrive("q", limit=1)
     queue.publish(b"new")

@@ -491,6 +491,7 @@ def test_a_writer_killed_at_any_call(fault: Fault) -> None:
     assert seen == {"old", "new"} or isinstance(fault, ShortWrite)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("fault", [*CRASHES, Fail(after=True)], ids=str)
 def test_the_power_goes_at_any_call(fault: Fault, seed: int) -> None:

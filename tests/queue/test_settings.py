@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -173,11 +174,50 @@ def test_a_message_has_to_fit_into_a_batch() -> None:
     with pytest.raises(ConfigError, match=r"^limits\.max_message_size: .* is 1,048,576; "):
         both.changed(max_batch_bytes="1MiB")
     assert create("q", max_batch_bytes="1MiB").limits == Limits()  # which nobody has chosen
+    with pytest.raises(ConfigError, match=r"^limits\.max_message_size: 10,485,760 bytes .* 1,048"):
+        create("q", max_batch_bytes="1MiB", limits={"max_message_size": "10MiB"})
     assert create("q", limits={"max_message_size": 0}).limits.max_message_size == 0
     assert create("q", limits={"max_message_size": "16MiB"}).max_batch_bytes == 16 * 2**20
     # FluxMQ's file may say anything; that is no reason to refuse something else.
     theirs = replace(create("q"), limits=Limits(max_message_size=2**30))
     assert theirs.changed(visibility_timeout=1).visibility_timeout_ms == 1000
+
+
+def test_the_longest_wait_is_not_shorter_than_the_first() -> None:
+    said = r"^retry\.max_backoff: 1s is less than retry\.initial_backoff, which is 5s; "
+    short: dict[str, Any] = {"retry": {"max_backoff": "1s"}}
+    uses: list[Callable[[], object]] = [
+        lambda: create("q", **short),
+        lambda: create("q", retry=Retry(max_backoff_ms=1_000)),
+        lambda: create("q", "classic", short),
+        lambda: create("q").changed(**short),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match=said):
+            use()
+    with pytest.raises(ConfigError, match=r"^retry\.max_backoff: 5m .* is 301s; "):
+        create("q", retry={"initial_backoff": 301})
+    same = {"initial_backoff": "1s", "max_backoff": "1s"}
+    assert create("q", retry=same).retry == Retry(10, 1_000, 1_000)
+    assert create("q", retry={"initial_backoff": 0, "max_backoff": 0}).retry.backoff_ms(9) == 0
+    theirs = replace(create("q"), retry=Retry(max_backoff_ms=1_000))
+    assert theirs.changed(retry={"max_retries": 5}).retry == Retry(5, max_backoff_ms=1_000)
+    with pytest.raises(ConfigError, match=r"^retry\.max_backoff: 1s .* is 6s; "):
+        theirs.changed(retry={"initial_backoff": "6s"})
+
+
+def test_only_a_stream_has_a_primary_group() -> None:
+    said = r"^primary_group: q is a classic queue, and only a stream can have one$"
+    with pytest.raises(ConfigError, match=said):
+        create("q", primary_group="w")
+    with pytest.raises(ConfigError, match=said):
+        create("q").changed(primary_group="w")
+    defaults = {"primary_group": "w"}
+    assert create("q", "stream", defaults).primary_group == "w"
+    assert create("q", "classic", defaults).primary_group == ""  # it is for the others
+    theirs = replace(create("q"), primary_group="w")
+    assert theirs.changed(visibility_timeout=1).primary_group == "w"
+    assert theirs.changed(primary_group="").primary_group == ""
 
 
 @pytest.mark.parametrize("short", [0.0004, "0.4ms", 1e-9])

@@ -118,6 +118,7 @@ FILTERS = st.builds(
 ).filter(bool)
 
 
+@pytest.mark.no_cover
 @given(st.lists(st.tuples(FILTERS, st.integers(0, 3))), st.lists(TOPICS, min_size=1))
 def test_many_find_what_each_finds(bound: list[tuple[str, int]], topics: list[str]) -> None:
     bindings: Bindings[int] = Bindings()

@@ -182,6 +182,7 @@ def test_names_that_are_escaped(machine: Machine) -> None:
     assert [group.id for group in queue_of(report, "a/b").groups] == ["w@im/#"]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_every_moment_at_which_a_process_can_be_killed(step: int, machine: Machine) -> None:
     """What is left is no problem at any moment, and is what the next process goes on from."""
@@ -222,6 +223,7 @@ def assert_it_is_what_opening_finds(machine: Machine, report: StoreReport) -> No
 # --- the journal ----------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0x80, 0xFF])
 def test_every_byte_of_a_journal(mask: int, machine: Machine) -> None:
     """A byte that is another is told of, or it makes no difference to any operation."""
@@ -238,6 +240,7 @@ def test_every_byte_of_a_journal(mask: int, machine: Machine) -> None:
             assert [parse_line(line) for line in lines] == ops, position
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("room", [0, 100])
 def test_a_journal_that_ends_anywhere(room: int, machine: Machine) -> None:
     disk = killed(machine)
@@ -350,6 +353,7 @@ def test_how_a_journal_begins(begin: dict[str, Any], message: str, machine: Mach
 # --- the snapshot ---------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", ["state.json", "pel_1.json", "pel_4.json"])
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_every_byte_of_a_snapshot(name: str, end: str, machine: Machine) -> None:
@@ -544,6 +548,7 @@ def test_leftovers(machine: Machine) -> None:
 # --- the files for FluxMQ -------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 def test_every_byte_of_a_groups_file(machine: Machine) -> None:
     """It is a copy, so nothing is lost."""
     disk = closed(machine)

@@ -89,6 +89,16 @@ def test_both_clocks_go_on_together(clock: ManualClock) -> None:
         clock.advance("soon")
 
 
+@pytest.mark.parametrize("seconds", [-5, -0.001])
+def test_time_does_not_run_backwards(clock: ManualClock, seconds: float) -> None:
+    """A wrong sign in a test does not pass for time that went by."""
+    before = clock.boot_ms(), clock.wall_ms()
+    with pytest.raises(ValueError, match="set_wall sets the time of day back"):
+        clock.advance(seconds)
+    assert (clock.boot_ms(), clock.wall_ms()) == before
+    clock.advance(0)
+
+
 def test_the_time_of_day_is_set(clock: ManualClock) -> None:
     boot_ms = clock.boot_ms()
     when = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)

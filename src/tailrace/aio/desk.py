@@ -64,11 +64,12 @@ class Desk:
         """Have something done on its own: it takes long, or is rare."""
         await finish(asyncio.to_thread(job))
 
-    async def lease_s(self, message: Message) -> float | None:
-        """How long its consumer keeps a message; `None` in a stream, where nobody does."""
+    async def keep(self, message: Message) -> float | None:
+        """Extend its lease, unless it lasts longer anyway; for how many seconds it lasts now.
+        `None` in a stream, where nobody has a lease."""
         if self.group is None:
             return None
-        return await asyncio.to_thread(self.group.lease_ms, message) / 1000
+        return await finish(asyncio.to_thread(self.group.keep, message))
 
     async def drain(self) -> None:
         """Return when what was asked for is done."""

@@ -12,6 +12,8 @@ from typing import Any
 from tailrace.aio.desk import Desk
 from tailrace.errors import LeaseLost, NotWritten, TailraceError
 from tailrace.kernel import Headers, Record
+from tailrace.queue.extending import pause_s
+from tailrace.queue.inputs import as_outgoing
 from tailrace.queue.message import Message as BlockingMessage
 from tailrace.queue.message import describe
 from tailrace.queue.outgoing import Outgoing
@@ -144,7 +146,7 @@ class Message:
         What is in `publish` is published first, once, however often the message is delivered: pairs
         of a topic (or a queue) and a value, or `Outgoing`.
         """
-        outgoing = [_as_blocking(each) for each in publish]
+        outgoing = [_as_blocking(each) for each in as_outgoing(publish or ())]
         if self._desk is None or outgoing:
             await self._beside(partial(self._message.ack, outgoing))
         else:
@@ -176,9 +178,13 @@ class Message:
         """`async with message.auto_extend():` keeps it as long as the block runs."""
         return AutoExtend(self)
 
-    async def _lease_s(self) -> float | None:
-        """How long its consumer keeps it; `None` if nobody does."""
-        return None if self._desk is None else await self._desk.lease_s(self._message)
+    async def _keep(self) -> float | None:
+        """Extend the lease, unless it lasts longer anyway; for how many seconds it lasts now.
+        `None` if there is none."""
+        if self._desk is None:
+            self._message.extend()  # raises: nobody has a lease on it
+            return None
+        return await self._desk.keep(self._message)
 
     async def _beside(self, job: partial[None]) -> None:
         if self._desk is None:
@@ -214,18 +220,21 @@ class Message:
 class AutoExtend:
     """Extends a lease from a task, well before it ends, until the block is left. `lost` is true if
     it was lost all the same: the machine slept, the loop was blocked, or the disk was full for too
-    long."""
+    long. A message that was settled in the block is not lost.
+
+    How long a lease lasts is asked each time, as in `tailrace.queue.extending`.
+    """
 
     def __init__(self, message: Message) -> None:
         self._message = message
         self._task: asyncio.Task[None] | None = None
         self.lost = False
 
-    async def _run(self, every_s: float) -> None:
-        while True:
-            await asyncio.sleep(every_s)
+    async def _run(self, left_s: float | None) -> None:
+        while left_s is not None:
+            await asyncio.sleep(pause_s(left_s))
             try:
-                await self._message.extend()
+                left_s = await self._message._keep()
             except (OSError, NotWritten):  # there is time for another try
                 continue
             except TailraceError:  # lost, settled in the block, or the queue is gone
@@ -233,10 +242,9 @@ class AutoExtend:
                 return
 
     async def __aenter__(self) -> AutoExtend:
-        await self._message.extend()
-        lease_s = await self._message._lease_s()
-        if lease_s is not None:
-            self._task = asyncio.ensure_future(self._run(max(lease_s / 3, 0.01)))
+        left_s = await self._message._keep()
+        if left_s is not None:
+            self._task = asyncio.ensure_future(self._run(left_s))
         return self
 
     async def __aexit__(

@@ -26,6 +26,7 @@ from tailrace.log.inputs import check_timeout
 from tailrace.log.retention import VacuumReport
 from tailrace.queue.classic import ClassicGroup, Pending
 from tailrace.queue.delays import Delayed, Scheduled
+from tailrace.queue.inputs import check_patience, check_values
 from tailrace.queue.message import Message as BlockingMessage
 from tailrace.queue.queue import GroupInfo
 from tailrace.queue.queue import Queue as BlockingQueue
@@ -151,6 +152,7 @@ class LogQueue(Generic[Q]):
         compared. A sequence that is too old to be remembered is `NotWritten`. A delayed message
         cannot have them.
         """
+        check_patience(wait, block)
         publish = partial(
             self._queue.publish,
             value,
@@ -200,13 +202,19 @@ class LogQueue(Generic[Q]):
         """Publish messages in one batch (more only beyond its limits): values, or pairs of a key
         and a value, or triples with headers. `wait` and `block` as in `publish`.
 
+        If a list or a tuple has something in it that is refused, nothing is published. An iterator
+        is published while it goes on, so what came before that may be there, if it was more than a
+        batch: a note of the error tells how many. The same goes for an error of the disk.
+
         A `producer` and a `sequence` are those of the batch, as in `publish`; more than one batch
         holds is refused then."""
+        check_values(values)
+        check_patience(wait, block)
         queue, given = self._queue, values
 
         def publish() -> Receipt:
             nonlocal given
-            if queue.settings.limits.max_depth and not isinstance(given, str | bytes):
+            if queue.settings.limits.max_depth:
                 given = list(given)  # it may have to be tried again
             return queue.publish_many(
                 given,

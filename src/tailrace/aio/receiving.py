@@ -83,7 +83,8 @@ class Receiver(Generic[B], AsyncIterator[Message]):
 
     async def open(self) -> Self:
         """Join the group, unless that is done. If that fails, one may try again."""
-        self._check_open()
+        if self.closed:
+            await self._tell_why()
         if self._blocking is None:
             if self._opening is None:
                 self._opening = self._queue.lookout.do(self._open, slow=True)
@@ -112,6 +113,12 @@ class Receiver(Generic[B], AsyncIterator[Message]):
     def _check_open(self) -> None:
         if self.closed:
             raise Closed(f"the consumer of group {self.group!r} is closed")
+
+    async def _tell_why(self) -> None:
+        """Raise: it is closed, or its queue was deleted, which somebody has to look for."""
+        if self._blocking is not None:
+            await asyncio.to_thread(self._blocking.check_open)
+        self._check_open()
 
     def _joined(self) -> B:
         if self._blocking is None:
@@ -176,13 +183,14 @@ class Receiver(Generic[B], AsyncIterator[Message]):
     async def receive(self, max: int = 1, wait: float | str | None = 0.0) -> list[Message]:
         """Up to `max` messages: as many as there are, as soon as there is one. An empty list if
         none comes for `wait` (seconds, or such as "5m"; `None`: for ever), or the consumer is
-        closed meanwhile.
+        closed meanwhile. If the queue or the group is deleted, that is `Closed`.
 
         To cancel it loses no message: those that were fetched, another task gets.
         """
         if type(max) is not int or max < 1:
             check_count(max)
-        self._check_open()
+        if self.closed:
+            await self._tell_why()
         now = asyncio.get_running_loop().time
         try:
             deadline = None if wait is None else now() + wait  # type: ignore[operator]
@@ -197,6 +205,8 @@ class Receiver(Generic[B], AsyncIterator[Message]):
                 if self._found:
                     return self._take(max)
                 if self.closed:
+                    if not self._is_closing:  # it was its queue
+                        await self._tell_why()
                     return []
                 look = await self._looked()
                 # A look from before we came says nothing, nor does one that others have emptied.

@@ -22,9 +22,10 @@ from tailrace.log.fs import FileSystem
 from tailrace.log.retention import VacuumReport
 from tailrace.queue.clock import Clock
 from tailrace.queue.consumer import Consumer as BlockingConsumer
+from tailrace.queue.inputs import check_patience
 from tailrace.queue.queue import Queue as BlockingQueue
 from tailrace.queue.queue import Stream as BlockingStream
-from tailrace.queue.stats import QueueStats
+from tailrace.queue.stats import StoreStats
 from tailrace.queue.store import Published
 from tailrace.queue.store import Store as BlockingStore
 
@@ -227,7 +228,7 @@ class Store:
         """Change settings of a queue, for everybody."""
         await self._do(lambda store: store.configure(name, **options))
 
-    async def stats(self, *, exact: bool = False) -> dict[str, QueueStats]:
+    async def stats(self, *, exact: bool = False) -> StoreStats:
         """Figures of each queue, by name. Nobody is disturbed, and no log is left open that was
         not. What would take long to count is estimated, and says so, unless it is to be `exact`."""
         return await asyncio.to_thread(partial(self._opened().stats, exact=exact))
@@ -322,6 +323,7 @@ class Store:
         `deliver_at`, it waits for each queue, and has a delay id in each. With a `producer` and a
         `sequence` each queue gets it once: to repeat it after an error gives it to those that have
         not got it. The other parameters are as in `Queue.publish`."""
+        check_patience(wait, block)
         publish = partial(
             self._opened().publish,
             topic,
@@ -366,9 +368,12 @@ class Store:
 
     # --- dead letters -----------------------------------------------------------------------
 
-    async def dead(self, name: str, limit: int | None = None) -> list[Message]:
-        """The dead letters of a queue that nobody has dealt with, oldest first."""
-        found = await asyncio.to_thread(self._opened().dead, name, limit)
+    async def dead(
+        self, name: str, limit: int | None = None, *, places: Iterable[str] = ()
+    ) -> list[Message]:
+        """The dead letters of a queue that nobody has dealt with, oldest first. `places` are queues
+        that have some beside: the `dead_letters` of pipelines."""
+        found = await asyncio.to_thread(self._opened().dead, name, limit, places=places)
         return [Message(message) for message in found]
 
     async def redrive(
@@ -378,11 +383,15 @@ class Store:
         group: str | None = None,
         offsets: Iterable[int] | None = None,
         limit: int | None = None,
+        places: Iterable[str] = (),
     ) -> int:
         """Bring dead letters back to the queue, each for the group that had it, as if nobody had
         tried it: all of them, those of one group, or those at `offsets` among the dead letters. How
-        many that were. Each comes back once, whatever happens meanwhile."""
-        redrive = partial(self._opened().redrive, name, group=group, offsets=offsets, limit=limit)
+        many that were. Each comes back once, whatever happens meanwhile; those of a group that is
+        gone stay until it is back, and one that has none either is `InvalidName`. `places` are as
+        for `dead`."""
+        options: dict[str, Any] = {"group": group, "offsets": offsets, "limit": limit}
+        redrive = partial(self._opened().redrive, name, **options, places=places)
         return await asyncio.to_thread(redrive)
 
     def __repr__(self) -> str:

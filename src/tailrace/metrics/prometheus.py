@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from tailrace.queue.disk_stats import DiskStats
     from tailrace.queue.stats import GroupStats, QueueStats
 
 __all__ = ["CONTENT_TYPE", "Family", "families_of", "prometheus_text", "render"]
@@ -85,9 +86,27 @@ def prometheus_text(stats: Mapping[str, QueueStats]) -> str:
 
 
 def families_of(stats: Mapping[str, QueueStats]) -> list[Family]:
-    """Of each queue, and of each of its groups."""
+    """Of each queue, of each of its groups, and of the disk if it is known."""
     queues = sorted(stats.values(), key=lambda each: each.name)
-    return [*_families_of_queues(queues), *_families_of_groups(queues)]
+    disk: DiskStats | None = getattr(stats, "disk", None)
+    families = [*_families_of_queues(queues), *_families_of_groups(queues)]
+    return families if disk is None else [*families, *_families_of_the_disk(disk)]
+
+
+def _families_of_the_disk(disk: DiskStats) -> list[Family]:
+    used = Family(
+        "tailrace_disk_used_ratio", "gauge", "How full the disk of the store is, up to 1."
+    )
+    refusing = Family(
+        "tailrace_disk_refusing", "gauge", "1 if the disk is too full for anything to be published."
+    )
+    reserve = Family(
+        "tailrace_reserve_present", "gauge", "0 if the space kept for a full disk was given up."
+    )
+    used.add(disk.used_ratio)
+    refusing.add(int(disk.level == "refusing"))
+    reserve.add(int(disk.reserve))
+    return [used, refusing, reserve]
 
 
 def _families_of_queues(queues: Sequence[QueueStats]) -> list[Family]:
@@ -103,6 +122,8 @@ def _families_of_queues(queues: Sequence[QueueStats]) -> list[Family]:
     size = family("bytes", "What the queue's log takes on the disk.")
     segments = family("segments", "Files of the queue's log.")
     ready = family("ready", "Deliveries that could be made now, of all groups together.")
+    lag = family("lag", "Offsets that the group which is furthest behind, or the first, has ahead.")
+    age = family("oldest_age_seconds", "The age of the oldest message that a group, or none, has.")
     delayed = family("delayed", "Messages that are to be delivered later.")
     dead = family("dead_letters", "Dead letters of the queue that nobody has dealt with.")
     pinned = family("pinned_bytes", "What the group that is furthest behind keeps from deletion.")
@@ -110,6 +131,7 @@ def _families_of_queues(queues: Sequence[QueueStats]) -> list[Family]:
         "dropped_total", "Messages that were dropped to make room, and were no group's.", "counter"
     )
     estimated = family("estimated", "1 if figures of the queue are estimates, never too low.")
+    damaged = family("damaged", "1 if what is delayed cannot be read.")
     for each in queues:
         name = each.name
         messages.add(each.messages, queue=name)
@@ -118,11 +140,15 @@ def _families_of_queues(queues: Sequence[QueueStats]) -> list[Family]:
         size.add(each.bytes, queue=name)
         segments.add(each.segments, queue=name)
         ready.add(each.ready, queue=name)
-        delayed.add(each.delayed, queue=name)
+        lag.add(each.lag, queue=name)
+        age.add((each.oldest_age_ms or 0) / 1000, queue=name)
+        if not each.error:  # else nothing is known of it
+            delayed.add(each.delayed, queue=name)
         dead.add(each.dead, queue=name)
         pinned.add(each.pinned_bytes, queue=name)
         dropped.add(each.dropped, queue=name)
         estimated.add(int(each.estimated), queue=name)
+        damaged.add(int(bool(each.error)), queue=name)
     return families
 
 

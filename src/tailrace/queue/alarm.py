@@ -4,6 +4,9 @@ In `.tailrace/delayed` of a store: `board` is a page of memory that all processe
 
     0   8  when the one who delivers looks next, in milliseconds since 1970, little-endian; 0 while
            it looks, and the largest number if nothing is scheduled
+    256 256  who publishes to a queue that may not be followed sets one of these to 1, which the
+           queue shares with few others: at its next look whoever delivers sets it to 0, and then
+           looks at those
 
 and `bell` is written to when there is something sooner. Whoever delivers says when it will look
 before it looks a last time for what has come, and whoever publishes writes before looking at the
@@ -16,16 +19,19 @@ import contextlib
 import os
 import struct
 import threading
+import zlib
 from typing import Final
 
 from tailrace.log.fs import File, FileSystem
 
-__all__ = ["NEVER", "Alarm"]
+__all__ = ["NEVER", "Alarm", "call_of"]
 
 NEVER: Final = 2**63 - 1
 
 _NUMBER: Final = struct.Struct("<Q")
 _SIZE: Final = 4096
+_CALLS: Final = 256  # where they begin, and how many there are
+_NO_CALLS: Final = bytes(_CALLS)
 
 
 class Alarm:
@@ -57,6 +63,27 @@ class Alarm:
         if self._page is not None:
             _NUMBER.pack_into(self._page, 0, next_ms)
 
+    def call(self, incarnation: str) -> None:
+        """Have whoever delivers ask this queue for news with its next look."""
+        page = self._page
+        if page is not None:
+            page[_CALLS + call_of(incarnation)] = 1
+
+    @property
+    def is_called(self) -> bool:
+        page = self._page
+        return page is not None and page[_CALLS : 2 * _CALLS] != _NO_CALLS
+
+    def take_calls(self) -> frozenset[int]:
+        """By whom; who takes them looks after that. Only for the one who delivers."""
+        page = self._page
+        if page is None:
+            return frozenset()
+        calls = [call for call, is_set in enumerate(page[_CALLS : 2 * _CALLS]) if is_set]
+        for call in calls:
+            page[_CALLS + call] = 0
+        return frozenset(calls)
+
     def ring(self) -> None:
         """Have whoever delivers look. If it fails, they look by themselves within a second."""
         file = self._file
@@ -74,3 +101,8 @@ class Alarm:
     def disown(self) -> None:
         """In a forked child: another thread of the parent may have had the lock."""
         self._lock = threading.Lock()
+
+
+def call_of(incarnation: str) -> int:
+    """The number by which a queue calls."""
+    return zlib.crc32(incarnation.encode()) % _CALLS

@@ -48,11 +48,13 @@ from typing import Any, Final, NamedTuple
 from tailrace.errors import ConfigError, Corrupt, NotWritten
 from tailrace.log.fs import FileSystem, read_exactly
 from tailrace.queue.backup_files import (
+    CONFIG,
     FILES,
     Changed,
     Copy,
     Manifest,
     Progress,
+    Sum,
     exists,
     is_inside,
     put,
@@ -63,7 +65,7 @@ from tailrace.queue.backup_tree import REGISTRY, Tree, look_around, read_group
 from tailrace.queue.clock import Clock
 from tailrace.queue.delays import held_still
 from tailrace.queue.fluxmq_config import entry_of, format_entry, join, load
-from tailrace.queue.layout import Layout
+from tailrace.queue.layout import CONFIGS, Layout, find_base
 from tailrace.queue.schedule import Manifest as Schedule
 from tailrace.queue.settings import QueueSettings
 
@@ -74,7 +76,8 @@ _TRIES: Final = 20
 
 
 class BackupReport(NamedTuple):
-    """What a backup holds. `linked` of its files share their blocks with others."""
+    """What a backup holds. `linked` of its files share their blocks with others; `config` are the
+    names of the configuration that was in the store's folder."""
 
     path: str
     queues: int
@@ -82,6 +85,7 @@ class BackupReport(NamedTuple):
     files: int
     bytes: int
     linked: int
+    config: tuple[str, ...] = ()
 
 
 def backup(
@@ -117,7 +121,8 @@ def backup(
             began_ms = clock.wall_ms()
             work.run()
             copy.sync()
-            manifest = Manifest(began_ms, clock.wall_ms(), work.queues, copy.files)
+            config = _copy_config(fs, find_base(root), os.path.join(content, CONFIG))
+            manifest = Manifest(began_ms, clock.wall_ms(), work.queues, copy.files, config)
             manifest.store(fs, content)
             if exists(fs, path):
                 fs.remove_dir(path)
@@ -128,7 +133,29 @@ def backup(
         ) from error
     sizes = sum(each.size for each in copy.files.values())
     groups = sum(queue["groups"] for queue in work.queues)
-    return BackupReport(path, len(work.queues), groups, len(copy.files), sizes, copy.linked)
+    files = len(copy.files)
+    return BackupReport(path, len(work.queues), groups, files, sizes, copy.linked, tuple(config))
+
+
+def _copy_config(fs: FileSystem, base: str, folder: str) -> dict[str, Sum]:
+    """The configuration that is in the folder of the store. Nothing else hangs on it."""
+    copy = Copy(fs, folder)
+    for name in CONFIGS:
+        copy_settled(copy, name, os.path.join(base, name))
+    if copy.files:
+        copy.sync()
+        fs.sync_dir(os.path.dirname(folder))
+    return copy.files
+
+
+def copy_settled(copy: Copy, path: str, original: str) -> bool:
+    """Copy a file that somebody may be replacing; false if there is none."""
+    for _ in range(_TRIES):
+        try:
+            return copy.copy(path, original)
+        except Changed:
+            continue
+    raise NotWritten(f"{original} changes all the time; try again")
 
 
 def is_free(fs: FileSystem, path: str) -> bool:
@@ -297,18 +324,10 @@ class _Backup:
                 self._states.add(path)
                 self._group_of[path] = folder
         for path in tree.files:
-            if self._copy_file(path):
+            if copy_settled(self._copy, path, os.path.join(self._root, path)):
                 self._states.add(path)
         for path in stale - self._states:
             self._copy.drop(path)
-
-    def _copy_file(self, path: str) -> bool:
-        for _ in range(_TRIES):
-            try:
-                return self._copy.copy(path, os.path.join(self._root, path))
-            except Changed:
-                continue
-        raise NotWritten(f"{os.path.join(self._root, path)} changes all the time; try again")
 
     # --- what belongs together ----------------------------------------------------------------
 

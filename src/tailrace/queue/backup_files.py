@@ -2,6 +2,7 @@
 
     DIR/backup.json     the manifest: every file with its size and CRC-32C
     DIR/files/…         the store's tree, as it is below its root
+    DIR/config/…        the configuration that is in the store's folder, if it has one
 
 `files` is not called `queue`, so that nobody opens the backup as a store by mistake: to open a
 store is to change it, and the manifest would not fit any more.
@@ -37,8 +38,10 @@ from tailrace.log.fs import (
     write_all,
 )
 from tailrace.log.sidefiles import load_checked_json, store_checked_json
+from tailrace.queue.layout import CONFIGS
 
 __all__ = [
+    "CONFIG",
     "FILES",
     "MANIFEST",
     "Changed",
@@ -60,6 +63,7 @@ logger = logging.getLogger("tailrace")
 FORMAT: Final = 1
 MANIFEST: Final = "backup.json"
 FILES: Final = "files"
+CONFIG: Final = "config"
 
 _LOCK: Final = "lock"
 _CONTENT: Final = "content"
@@ -266,24 +270,31 @@ def checksum_if_same(fs: FileSystem, path: str, other: str, size: int) -> Sum | 
 
 
 class Manifest(NamedTuple):
-    """What a backup holds. `queues` are for people; the files are what counts."""
+    """What a backup holds. `queues` are for people; the files are what counts, and those of
+    `config`, by their names."""
 
     began_ms: int
     ended_ms: int
     queues: list[dict[str, Any]]
     files: dict[str, Sum]
+    config: dict[str, Sum]
+
+    @property
+    def everything(self) -> dict[str, Sum]:
+        """All files, by their path in the backup."""
+        config = {os.path.join(CONFIG, name): each for name, each in self.config.items()}
+        return {**{os.path.join(FILES, name): each for name, each in self.files.items()}, **config}
 
     def store(self, fs: FileSystem, folder: str) -> None:
-        document = {
+        document: dict[str, Any] = {
             "format": FORMAT,
             "began_ms": self.began_ms,
             "ended_ms": self.ended_ms,
             "queues": self.queues,
-            "files": [
-                {"path": path, "size": size, "crc32c": crc}
-                for path, (size, crc) in sorted(self.files.items())
-            ],
+            "files": _listed(self.files),
         }
+        if self.config:
+            document["config"] = _listed(self.config)
         store_checked_json(fs, os.path.join(folder, MANIFEST), document)
 
     @classmethod
@@ -306,11 +317,26 @@ class Manifest(NamedTuple):
                 f"{path} is of format {document['format']}; this tailrace knows formats up to "
                 f"{FORMAT}: upgrade tailrace to use it"
             )
-        files = {each["path"]: Sum(each["size"], each["crc32c"]) for each in document["files"]}
-        for name in files:
-            if name != os.path.normpath(name) or name.startswith(("/", "../")) or name == "..":
-                raise Corrupt(f"{path} names {name!r}, which is not in the backup", path=path)
-        return cls(document["began_ms"], document["ended_ms"], document["queues"], files)
+        files, config = _sums(document["files"]), _sums(document.get("config", []))
+        wrong = [name for name in config if name not in CONFIGS]
+        wrong += [name for name in files if _leads_elsewhere(name)]
+        if wrong:
+            raise Corrupt(f"{path} names {wrong[0]!r}, which is not in the backup", path=path)
+        return cls(document["began_ms"], document["ended_ms"], document["queues"], files, config)
+
+
+def _leads_elsewhere(name: str) -> bool:
+    return name != os.path.normpath(name) or name.startswith(("/", "../")) or name == ".."
+
+
+def _listed(files: dict[str, Sum]) -> list[dict[str, Any]]:
+    return [
+        {"path": path, "size": size, "crc32c": crc} for path, (size, crc) in sorted(files.items())
+    ]
+
+
+def _sums(listed: list[dict[str, Any]]) -> dict[str, Sum]:
+    return {each["path"]: Sum(each["size"], each["crc32c"]) for each in listed}
 
 
 # --- all or nothing -------------------------------------------------------------------------

@@ -2,13 +2,15 @@
 
 First every file is read and compared with the manifest, so that a backup that is damaged is refused
 before anything is written. Then the files are copied, and compared once more; and when all of them
-are there, and durable, the folder gets its name, `queue`. Until then there is no store.
+are there, and durable, the folder gets its name, `queue`. Until then there is no store. The
+configuration comes just before that, so that nobody opens the store without it.
 
 Not thread-safe; two who restore to one folder at once don't harm each other: one is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Final, NamedTuple
 
@@ -16,16 +18,20 @@ from tailrace.errors import ConfigError, Corrupt, NotWritten
 from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.log.ground import refuse_network
 from tailrace.queue.backup_files import (
+    CONFIG,
     FILES,
     Copy,
     Manifest,
     Progress,
+    Sum,
     checksum,
+    exists,
     is_inside,
     put,
     staged,
     staging_places,
 )
+from tailrace.queue.layout import CONFIGS
 
 __all__ = ["RestoreReport", "restore_backup", "verify_backup"]
 
@@ -35,12 +41,14 @@ _OF_THE_DISK: Final = {"lost+found"}  # which an empty file system has
 
 
 class RestoreReport(NamedTuple):
-    """What was restored, and where; of a check, what could be."""
+    """What was restored, and where; of a check, what could be. `config` are the names of the
+    configuration that was put into the folder: none, if there was one before."""
 
     path: str
     queues: int
     files: int
     bytes: int
+    config: tuple[str, ...] = ()
 
 
 def restore_backup(
@@ -52,7 +60,8 @@ def restore_backup(
 ) -> RestoreReport:
     """Make a store in the folder `target` of the backup in `path`.
 
-    The target must not exist, or be empty: else `ConfigError`. A backup with a file that is missing
+    The target must not exist, or be empty but for a configuration, which stays: else `ConfigError`.
+    A backup with a file that is missing
     or damaged is refused with `Corrupt`, which names it. Whatever happens, in the end there is a
     whole store, or none.
     """
@@ -66,25 +75,50 @@ def restore_backup(
         raise ConfigError(f"target: {folder} is in the backup itself; name a folder elsewhere")
     manifest = Manifest.load(disk, source)
     _check_target(disk, folder)
-    total = 2 * sum(each.size for each in manifest.files.values())
+    total = 2 * sum(each.size for each in manifest.everything.values())
     _verify(disk, source, manifest, progress, total)
+    config: tuple[str, ...] = ()
     try:
         with staged(disk, folder, _STAGING) as content:
             copy = Copy(disk, content, progress)
             copy.expected = total
             copy.count(total // 2)
-            for name, wanted in manifest.files.items():
-                original = os.path.join(source, FILES, name)
-                if not copy.copy(name, original) or copy.files[name] != wanted:
-                    raise Corrupt(f"{original} has changed while it was copied", path=original)
-            copy.sync()
+            _copy_all(copy, os.path.join(source, FILES), manifest.files)
+            aside = Copy(disk, os.path.join(os.path.dirname(content), CONFIG))
+            _copy_all(aside, os.path.join(source, CONFIG), manifest.config)
             _check_target(disk, folder)  # somebody may have been faster
-            put(disk, content, os.path.join(folder, _ROOT))
+            config = _put_config(aside, folder)
+            try:
+                put(disk, content, os.path.join(folder, _ROOT))
+            except OSError:  # there is no store: what was for it goes
+                for name in config:
+                    with contextlib.suppress(OSError):
+                        disk.unlink(os.path.join(folder, name))
+                raise
     except OSError as error:
         raise NotWritten(
             f"{folder}: the store was not restored, and nothing is left of it: {error}"
         ) from error
-    return _report(folder, manifest)
+    return _report(folder, manifest, config)
+
+
+def _copy_all(copy: Copy, source: str, files: dict[str, Sum]) -> None:
+    for name, wanted in files.items():
+        original = os.path.join(source, name)
+        if not copy.copy(name, original) or copy.files[name] != wanted:
+            raise Corrupt(f"{original} has changed while it was copied", path=original)
+    copy.sync()
+
+
+def _put_config(copy: Copy, folder: str) -> tuple[str, ...]:
+    """Give the configuration its place, unless there is one, which somebody has chosen."""
+    if any(exists(copy.fs, os.path.join(folder, name)) for name in CONFIGS):
+        return ()
+    for name in copy.files:
+        copy.fs.rename(copy.path(name), os.path.join(folder, name))
+    if copy.files:
+        copy.fs.sync_dir(folder)
+    return tuple(copy.files)
 
 
 def verify_backup(
@@ -96,14 +130,14 @@ def verify_backup(
     """Read all of a backup, and compare it with its manifest. `Corrupt` as `restore_backup`."""
     source, disk = os.fspath(path), fs or OsFileSystem()
     manifest = Manifest.load(disk, source)
-    total = sum(each.size for each in manifest.files.values())
+    total = sum(each.size for each in manifest.everything.values())
     _verify(disk, source, manifest, progress, total)
-    return _report(source, manifest)
+    return _report(source, manifest, tuple(manifest.config))
 
 
-def _report(path: str, manifest: Manifest) -> RestoreReport:
+def _report(path: str, manifest: Manifest, config: tuple[str, ...]) -> RestoreReport:
     size = sum(each.size for each in manifest.files.values())
-    return RestoreReport(path, len(manifest.queues), len(manifest.files), size)
+    return RestoreReport(path, len(manifest.queues), len(manifest.files), size, config)
 
 
 def _check_target(fs: FileSystem, folder: str) -> None:
@@ -113,7 +147,7 @@ def _check_target(fs: FileSystem, folder: str) -> None:
         return
     except NotADirectoryError:
         raise ConfigError(f"target: {folder} is a file; name a new folder") from None
-    others = names - _OF_THE_DISK - set(staging_places(fs, folder, _STAGING))
+    others = names - _OF_THE_DISK - {*CONFIGS} - set(staging_places(fs, folder, _STAGING))
     if others:
         raise ConfigError(
             f"target: {folder} is not empty (it has {min(others)!r}); name a new folder, or move "
@@ -133,8 +167,8 @@ def _verify(
             progress(done, total)
 
     problems = []
-    for name, wanted in manifest.files.items():
-        path = os.path.join(source, FILES, name)
+    for name, wanted in manifest.everything.items():
+        path = os.path.join(source, name)
         try:
             found = checksum(fs, path, tell)
         except OSError as error:

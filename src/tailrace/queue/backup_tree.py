@@ -18,7 +18,6 @@ from tailrace.log.sidefiles import FOLDER, side_path
 from tailrace.queue.backup_files import exists
 from tailrace.queue.backup_log import is_log
 from tailrace.queue.clock import Clock
-from tailrace.queue.group_files import LOCK
 from tailrace.queue.journal import NAME as JOURNAL
 from tailrace.queue.journal import encode_line, parse_line
 from tailrace.queue.snapshots import STATE
@@ -140,10 +139,7 @@ def _read_in_turn(fs: FileSystem, folder: str) -> dict[str, bytes] | None:
                 if files is None or not exists(fs, os.path.join(folder, FOLDER)):
                     return files
                 continue
-            files = _read_files(fs, folder)
-            if _is_held(fs, folder):
-                return files
-            # The turn is that of a group which was deleted meanwhile: look for another.
+            return _read_files(fs, folder)
     return None
 
 
@@ -164,15 +160,3 @@ def _read_files(fs: FileSystem, folder: str) -> dict[str, bytes] | None:
         # Behind a journal there is room, which is made again when it is needed.
         files[entry.name] = data.rstrip(b"\0") if entry.name == JOURNAL else data
     return files
-
-
-def _is_held(fs: FileSystem, folder: str) -> bool:
-    """Is the group's lock taken, as it is if it is the one that we have?"""
-    try:
-        lock = fs.lock(side_path(folder, LOCK))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    try:
-        return not lock.acquire(wait=False)
-    finally:
-        lock.close()

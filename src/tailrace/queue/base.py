@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from tailrace.errors import Closed, Corrupt, InvalidName, NotWritten, TailraceError
+from tailrace.errors import Closed, ConfigError, Corrupt, InvalidName, NotWritten, TailraceError
 from tailrace.kernel import Record
 from tailrace.log.follow import Follower
 from tailrace.log.log import Log
@@ -30,6 +29,7 @@ from tailrace.queue.handles import (
     FILES_OF_DELAYS,
     QueueLog,
     opening,
+    other_references,
 )
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
@@ -88,7 +88,6 @@ class LogQueue(Roomy):
         # By then the store's thread, if it has one, delivers what is due when it is due.
         self._due: object = None  # another, when something is to be looked for
         self._looked_for: object = object() if store.upkeep else None
-        self._is_closing = False
 
     # --- settings ---------------------------------------------------------------------------
 
@@ -129,8 +128,7 @@ class LogQueue(Roomy):
     @property
     def _has_lock(self) -> bool:
         """Has this thread got the queue's lock?"""
-        is_owned: bool = self._lock._is_owned()  # type: ignore[attr-defined]
-        return is_owned
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def _adopt(self, settings: QueueSettings) -> None:
         log = self._log
@@ -142,9 +140,8 @@ class LogQueue(Roomy):
             group.adopt(settings.compact_after, **_durability(log))
 
     def _check_there(self) -> None:
-        """`Closed` if the queue was deleted: each turn of each group asks."""
-        if self._store.registry.current() is not self._known[0]:
-            _ = self.settings
+        """`Closed` if the queue was deleted, or the store closed: each turn of each group asks."""
+        self.settings  # noqa: B018
 
     def abandon(self) -> None:
         """The queue was deleted, perhaps by another process: let go of everything. What it would
@@ -181,17 +178,23 @@ class LogQueue(Roomy):
     def _opened_log(self, settings: QueueSettings) -> QueueLog:
         with self._lock:
             if self._log is None:
-                if not self._is_closing:
-                    self._store.check_open()
+                self.check_open()
                 try:
-                    in_need = self._store.reserve.in_need
                     with opening(f"the log of the queue {self.name!r}"):
-                        self._log = in_need(lambda: self._store.open_log(settings))
+                        self._log = self._store.reserve.in_need(lambda: self._open_log(settings))
                     if self.settings is not settings:  # changed meanwhile
                         self._adopt(self.settings)
                 finally:  # whatever came of it, if the folder went away meanwhile
                     self._check_there()
             return self._log
+
+    def _open_log(self, settings: QueueSettings) -> QueueLog:
+        try:
+            return self._store.open_log(settings)
+        except ConfigError:  # others may have it open by new settings, which are stricter
+            if self.settings is settings:
+                raise
+            return self._store.open_log(self.settings)
 
     def _with_files(self, do: Callable[[], T]) -> T:
         """Do what opens files. Others rest for it, if need be, unless somebody could be waiting for
@@ -218,14 +221,14 @@ class LogQueue(Roomy):
                 return False
             for group in self._groups.values():
                 group.tidy()
-                if group.is_in_use:
+                has_messages = other_references(group) > 2  # those of this queue and its turn
+                if group.is_in_use(has_messages=has_messages):
                     return False
             while self._groups:
                 self._groups.popitem()[1].close()
             log, self._log = self._log, None
-            # From here on nobody gets it. Whoever has got it before, to append or to read, has a
-            # reference besides ours and that of the call.
-            if log is not None and sys.getrefcount(log) > 2:
+            # From here on nobody gets it. Who has got it before, to append or read, still has it.
+            if log is not None and other_references(log):
                 self._log = log
                 return False
             if log is not None:
@@ -298,11 +301,11 @@ class LogQueue(Roomy):
                 return log.start_offset
             case "last" | "next":
                 return _visible_end(log)
-            case int() if not isinstance(start, bool):
+            case int() if not isinstance(start, bool) and start >= 0:
                 return min(max(start, log.start_offset), _visible_end(log))
         raise ValueError(
-            f"start is 'first', 'last', 'next', an offset, 'offset=…' or 'timestamp=…', not "
-            f"{start!r}"
+            "start is 'first', 'last', 'next', an offset from 0 on, 'offset=…' or 'timestamp=…', "
+            f"not {start!r}"
         )
 
     def __len__(self) -> int:
@@ -424,26 +427,24 @@ class LogQueue(Roomy):
             found.append(GroupInfo(group.id, cursor, committed, pending, lag, members))
         return found
 
-    def _check_exists(self, group_id: str) -> None:
-        if group_id not in self.group_ids():
-            raise InvalidName(f"the queue {self.name!r} has no group {group_id!r}")
-
     def delete_group(self, group_id: str) -> None:
         """Forget a group, even one that is damaged. Its consumers, in whichever process, get
         `Closed`."""
         settings, log = self.settings, self.log
-        self._check_exists(group_id)
+        if group_id not in self.group_ids():
+            raise InvalidName(f"the queue {self.name!r} has no group {group_id!r}")
 
         def delete() -> None:
             with self._lock:
                 group = self._groups.pop(group_id, None)
-            if group is not None and not group.closed:
-                group.delete()
-            else:
-                with contextlib.suppress(FileNotFoundError):  # somebody else does it just now
+            with contextlib.suppress(Closed, FileNotFoundError):  # somebody else does it just now
+                if group is not None and not group.closed:
+                    group.delete()
+                else:
                     discard_unopened(self._files(group_id, settings, log))
 
         self._store.reserve.in_need(delete)
+        self._check_there()
 
     def expire_groups(self, idle: float | str) -> list[str]:
         """Delete the groups that nobody is in, and that nobody has used for so long; their names.
@@ -475,8 +476,23 @@ class LogQueue(Roomy):
                 found[group_id] = self._files(group_id, settings, log).idle_ms(used_ms)
         return found
 
-    def _tail(self, files: GroupFiles) -> Any:
-        return self.log.tail("next", also=(files.bell,))
+    def _in_group(self, group: str, pattern: str, make: Callable[[Any], C]) -> C:
+        """A consumer. Whoever finds that the group was deleted since it came in makes it anew."""
+        for _ in range(_TRIES):
+            found = self.open_group(group, pattern)
+            try:
+                return make(found)
+            except Closed:
+                if not found.closed:
+                    raise
+        return make(self.open_group(group, pattern))
+
+    def _tail(self, group: AnyGroup) -> Any:
+        try:
+            return self.log.tail("next", also=(group.files.bell,))
+        except FileNotFoundError:
+            group.progress()  # which tells if the group was deleted
+            raise
 
     def _bring_due(self) -> bool:
         """Whoever comes to a store finds there what was due before, and what this process published
@@ -508,25 +524,6 @@ class LogQueue(Roomy):
         return consumer
 
     # --- the end ----------------------------------------------------------------------------
-
-    def purge(self) -> int:
-        """Delete every message, for all groups; how many offsets that were. Leases on them are
-        lost, and delayed messages are dropped."""
-        in_need = self._store.reserve.in_need
-        in_need(self.delays.clear)
-        log = self.log
-        first, end = log.start_offset, log.exact_end()
-
-        def purge() -> None:
-            if log.flush_mode != "none":
-                log.flush()
-            log.truncate_before(end)
-            with self._lock:
-                self._ask_groups(lambda group: group.forget_below(end))
-            log.vacuum()
-
-        in_need(purge)
-        return end - first
 
     def close(self) -> None:
         """End all consumers, and let go of the groups and the log. They are opened again when they

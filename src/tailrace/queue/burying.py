@@ -4,19 +4,22 @@ With a turn nobody asks for the queue's settings (who finds that it was deleted 
 `LogQueue._notice`), makes a queue, or waits for the disk of another. So settings are read before a
 turn; in it messages are only noted as dying, from when on nobody gets them; after it, and without
 any lock, their letters are written, many with one wait for the disk; and when those are durable
-the messages are settled. Whoever fails or dies on the way leaves them dying, and the next one who
-comes when their time is over does it: each letter is written once, however often that is begun.
+the messages are settled. Whoever dies on the way leaves them dying, and the next one who comes when
+their time is over does it: each letter is written once, however often that is begun. A letter that
+cannot be written leaves its message dying, too, or if somebody has asked for it, gives it back.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NoReturn
 
 from tailrace import hooks
 from tailrace.errors import Full, NotWritten
 from tailrace.kernel import Record
+from tailrace.queue.dead_letters import AT_ONCE, some_of
 from tailrace.queue.feed import Feed
 from tailrace.queue.group import Group
 from tailrace.queue.handles import QueueLog
@@ -30,13 +33,13 @@ from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import Selection
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["AT_ONCE", "LAPSED", "Burying", "Shed"]
+__all__ = ["LAPSED", "Burying", "Shed", "by_reason"]
 
 logger = logging.getLogger("tailrace")
 
 LAPSED = "expired"  # why there is a dead letter of a message whose time was over
-AT_ONCE = 512  # messages whose time to die has come that are read, and buried, together
 _BURIAL_MS = 30_000  # how long somebody may take to write a dead letter before another tries
+_NAMED = 10  # messages in an error
 
 
 # What a turn goes by, and what it leaves to be buried after it.
@@ -61,12 +64,11 @@ class Burying(Group[Ledger]):
 
     def _ops_of_spent(self, spent: list[int]) -> list[Op]:
         """From here on they belong to the dead letters, and to us until that is done."""
-        reasons: dict[str, list[int]] = {}
+        reasons: dict[int, str] = {}
         for offset in spent:
             lease = self.state.pending[offset]
-            reason = lease.error or f"delivered {lease.count} times, and never settled"
-            reasons.setdefault(reason, []).append(offset)
-        return [self._dying(offsets, reason) for reason, offsets in reasons.items()]
+            reasons[offset] = lease.error or f"delivered {lease.count} times, and never settled"
+        return [self._dying(offsets, reason) for reason, offsets in by_reason(reasons).items()]
 
     def _note_lapsed(self, records: list[Record], shed: Shed) -> list[int]:
         """These have expired. The offsets of those that are not to be passed, because there are to
@@ -127,37 +129,88 @@ class Burying(Group[Ledger]):
         return done
 
     def _bury_all(
-        self, letters: list[Letter], settings: QueueSettings, bare: Iterable[int] = ()
+        self, letters: list[Letter], settings: QueueSettings, bare: Collection[int] = ()
     ) -> int:
         """Write these letters, and settle their messages, and some of which there is nothing to
         write; how many. The others stay as they are, and are told of."""
-        try:
-            failed = self._bury_letters(letters, settings)
-            done = [m.offset for m, _ in letters if m.offset not in failed]
-            settled = self._settle_dead(sorted([*done, *bare]))
-        except Exception as error:  # noqa: BLE001  whoever receives has nothing to do with it
-            failed = {message.offset: error for message, _ in letters}
-            failed.update(dict.fromkeys(bare, error))
-            settled = 0
+        settled, failed = 0, dict[int, Exception]()
+        left = iter(letters)
+        while (portion := some_of(left, _record_of)) or bare:
+            offsets = {*bare, *(message.offset for message, _ in portion)}
+            bare = ()
+            try:
+                unwritten = self._bury_letters(portion, settings)
+                settled += self._settle_dead(sorted(offsets.difference(unwritten)))
+            except Exception as error:  # noqa: BLE001  whoever receives has nothing to do with it
+                unwritten = dict.fromkeys(sorted(offsets), error)
+            failed |= unwritten
         if failed:
             self._report_unburied(failed, len(failed))
         return settled
+
+    def _write_dead_letters(self, letters: list[Letter], settings: QueueSettings) -> None:
+        """For whoever asked for it, of messages that are dying, each once: the error is theirs.
+        What could not be written is given back, and the next delivery leads here again; the others
+        are settled. Who is interrupted leaves the rest dying, for the next one who comes: nobody
+        knows which letters are there."""
+        failed: dict[int, Exception] = {}
+        left = iter(letters)
+        try:
+            while portion := some_of(left, _record_of):
+                try:
+                    unwritten = self._bury_letters(portion, settings)
+                except Exception as error:  # noqa: BLE001  it is told below
+                    unwritten = {message.offset: error for message, _ in portion}
+                failed |= unwritten
+                self._settle_dead(sorted(m.offset for m, _ in portion if m.offset not in unwritten))
+        finally:
+            if failed:
+                self._give_back([letter for letter in letters if letter.message.offset in failed])
+        if failed:
+            self._raise_unburied(failed, len(letters))
+
+    def _give_back(self, letters: list[Letter]) -> None:
+        """They are not dying any more, unless somebody has had the group begin again meanwhile."""
+        with self._turn:
+            until, pending = self.state.tick(self.files.clock.boot_ms()), self.state.pending
+            reasons = {message.offset: reason for message, reason in letters}
+            dying = {
+                offset: reason
+                for offset, reason in sorted(reasons.items())
+                if offset in pending and pending[offset].state == DYING
+            }
+            if dying:
+                self.commit(
+                    *(
+                        {"t": "nack", "r": runs_of(offsets), "u": until, "e": reason}
+                        for reason, offsets in by_reason(dying).items()
+                    )
+                )
+        for message, _ in letters:
+            message.settled = None
+        self.ring()
+
+    def _raise_unburied(self, failed: dict[int, Exception], count: int) -> NoReturn:
+        """Of so many messages. The first error stands for all; its note names those it concerns."""
+        names = [f"{self.queue}:{offset}" for offset in sorted(failed)]
+        error = next(iter(failed.values()))
+        if isinstance(error, OSError):
+            kind = Full if is_full(error) else NotWritten
+            cause, error = error, kind(f"no dead letter of {names[0]} can be written: {error}")
+            error.__cause__ = cause
+        if count > 1:
+            more = ", …" if len(names) > _NAMED else ""
+            error.add_note(
+                f"{len(names)} of {count} messages did not become dead letters, and are given back "
+                f"to the group: {', '.join(names[:_NAMED])}{more}"
+            )
+        raise error
 
     def _bury_letters(
         self, letters: Sequence[Letter], settings: QueueSettings
     ) -> dict[int, Exception]:
         """By offset, why some of them could not be written."""
         return self._office.bury(settings, letters, self.id, self._account) if letters else {}
-
-    def _bury_one(self, message: Message, reason: str, settings: QueueSettings) -> None:
-        """For whoever asked for it: the error is theirs."""
-        try:
-            failed = self._bury_letters([Letter(message, reason)], settings)
-            for error in failed.values():
-                raise error
-        except OSError as error:
-            kind = Full if is_full(error) else NotWritten
-            raise kind(f"no dead letter of {message.message_id} can be written: {error}") from error
 
     def _settle_dead(self, offsets: list[int]) -> int:
         """Unless somebody has had the group begin again meanwhile."""
@@ -182,3 +235,15 @@ class Burying(Group[Ledger]):
         more = f" (and {count - 1} more)" if count > 1 else ""
         text = "%s:%d cannot become a dead letter: %s%s"
         logger.error(text, self.queue, offset, error, more, extra=extra)
+
+
+def by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
+    """Offsets, which rise, by the reason that each has: one operation says it of all of them."""
+    offsets: dict[str, list[int]] = {}
+    for offset, reason in reasons.items():
+        offsets.setdefault(reason, []).append(offset)
+    return offsets
+
+
+def _record_of(letter: Letter) -> Record:
+    return letter.message.record

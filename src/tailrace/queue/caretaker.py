@@ -6,9 +6,11 @@ and looks how full the disk is. And each parts with the consumers of its own pro
 closed, a moment after they are gone.
 
 A queue in which nothing has happened since the last look, and of which nothing has become too old,
-is not opened: what that costs is the times of a few files. A disk that stays too full is looked at
-as often as before, but what could be deleted is looked for more and more rarely, as long as nothing
-is found.
+is not opened: what that costs is the times of a few files. On a disk that is too full, what could
+be deleted is looked for at every look, and when somebody publishes, before it is refused; where
+there are so many queues that this takes long, and nothing is found, it is rarer.
+
+Without upkeep there is no thread: whoever publishes to a disk that is too full does that itself.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import contextlib
 import logging
 import math
 import os
+import threading
 import time
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import Closed, TailraceError
@@ -42,9 +46,12 @@ logger = logging.getLogger("tailrace")
 LOCK: Final = "lock.upkeep"
 _INTERVAL_S: Final = 300.0
 _DISK_S: Final = 5.0
-_LONGEST_S: Final = 60.0  # between two searches for what could go from a disk that is too full
+_LONGEST_S: Final = 60.0  # between two searches for what could go from a disk that is too full:
+_SHARE: Final = 5  # they take one part in so many of the time, as long as nothing is found
+_PATIENCE_S: Final = 1.0  # that one who publishes has with a search
 _STUCK_S: Final = 300.0  # a lease may end without a trace
 _SHORTEST_S: Final = 0.02
+_AT_ONCE_MS: Final = 20  # in which the time of a file may not change
 _TIDY_S: Final = 0.5  # whoever closes a consumer, or opens the next, tidies before that
 _RETENTION, _DISK, _TIDYING = "retention", "a look at the disk", "tidying"
 
@@ -65,26 +72,37 @@ class Caretaker:
         self._wakes_ms: dict[str, float] = {}
         self._stuck: dict[str, tuple[Sign, float]] = {}  # nothing of it goes by force; until when
         self._level = Level.FINE  # that was told of
-        self._pause_s = 0.0
         self._search_s = 0.0  # when to look again for what could go
+        self._waiting: deque[threading.Event] = deque()  # of those who wait for a look at the disk
+        self._lock_path = os.path.join(store.layout.side, LOCK)
         shortest_s = self._learn(store)
+        self._upkeep: Upkeep | None = None
+        if store.upkeep:
+            self._upkeep = self._begin(store, shortest_s)
+
+    def _begin(self, store: Store, shortest_s: float) -> Upkeep:
         chores = [
             Chore(_RETENTION, shortest_s, self.retain),
             Chore(_DISK, min(shortest_s, _DISK_S), self.mind_the_disk),
             Chore(_TIDYING, math.inf, self.tidy, in_turn=False),
         ]
-        lock = store.fs.lock(os.path.join(store.layout.side, LOCK))
-        self._upkeep = Upkeep(store.path, chores, lock)
-        weakref.finalize(store, self._upkeep.end).atexit = False
+        upkeep = Upkeep(store.path, chores, store.fs.lock(self._lock_path))
+        weakref.finalize(store, upkeep.end).atexit = False
+        return upkeep
 
     def stop(self) -> None:
-        self._upkeep.stop()
+        if self._upkeep is not None:
+            self._upkeep.stop()
 
     # --- consumers --------------------------------------------------------------------------
 
     def tidy_soon(self) -> None:
         """Waits for nobody: the garbage collector may call it."""
-        self._upkeep.expect(_TIDYING, _TIDY_S)
+        self._expect(_TIDYING, _TIDY_S)
+
+    def _expect(self, name: str, within_s: float) -> None:
+        if self._upkeep is not None:
+            self._upkeep.expect(name, within_s)
 
     def tidy(self) -> None:
         store = self._store()
@@ -92,7 +110,7 @@ class Caretaker:
             try:
                 store.tidy()
             except (TailraceError, OSError):
-                self._upkeep.expect(_TIDYING, _LONGEST_S)
+                self._expect(_TIDYING, _LONGEST_S)
                 raise
 
     # --- how often --------------------------------------------------------------------------
@@ -103,8 +121,9 @@ class Caretaker:
         store = self._store()
         if store is not None and store.registry.current() is not self._queues:
             shortest_s = self._learn(store)
-            self._upkeep.pace(_RETENTION, shortest_s)
-            self._upkeep.pace(_DISK, min(shortest_s, _DISK_S))
+            if self._upkeep is not None:
+                self._upkeep.pace(_RETENTION, shortest_s)
+                self._upkeep.pace(_DISK, min(shortest_s, _DISK_S))
 
     def _learn(self, store: Store) -> float:
         """The intervals of all queues; the shortest of them."""
@@ -172,12 +191,16 @@ class Caretaker:
         return deleted
 
     def _sign(self, store: Store, settings: QueueSettings) -> Sign:
-        """What tells that something was published, settled or deleted, or set otherwise."""
-        fs, layout = store.fs, store.layout
+        """What tells that something was published, settled or deleted, or set otherwise. Files may
+        be written to again without another size or time, if that is at once: so one that has just
+        been written to looks like no other."""
+        fs, layout, now_ms = store.fs, store.layout, store.clock.wall_ms()
         seen: list[object] = [settings]
+        newest_ms = 0
         segments = _segments(store, settings.name)
         if segments:
             last = max(segments)
+            newest_ms = last.modified_ms
             seen += (len(segments), last.name, last.size, last.modified_ms)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             note = fs.stat(os.path.join(layout.queue(settings.name), FOLDER, archived.NAME))
@@ -187,34 +210,67 @@ class Caretaker:
             for entry in fs.list(folder):
                 if entry.name != FOLDER:
                     seen.append((group_id, entry.name, entry.size, entry.modified_ms))
+                    newest_ms = max(newest_ms, entry.modified_ms)
+        if abs(now_ms - newest_ms) < _AT_ONCE_MS:
+            seen.append(object())
         return tuple(seen)
 
     # --- the disk ---------------------------------------------------------------------------
 
-    def mind_the_disk(self) -> None:
+    def relieve(self, level: Level) -> None:
+        """Somebody who is about to publish has found the disk too full: see to it now. Before
+        publishing is refused, that is waited for, but not for long. Any thread may call it."""
+        if self._upkeep is None:
+            if level is Level.REFUSING:
+                self._mind_in_turn()
+        elif level is Level.REFUSING:
+            done = threading.Event()
+            self._waiting.append(done)
+            self._expect(_DISK, 0)
+            done.wait(_PATIENCE_S)
+        else:
+            self._expect(_DISK, 0)
+
+    def _mind_in_turn(self) -> None:
+        """In the thread of who publishes, unless another thread or process is at it."""
         store = self._store()
         if store is None:
             return
+        try:
+            with contextlib.closing(store.fs.lock(self._lock_path)) as lock:
+                if lock.acquire(wait=False):
+                    self.mind_the_disk()
+        except (TailraceError, OSError) as error:  # then it is as full as it was
+            extra = {"path": store.path}
+            logger.error("%s of %s failed: %s", _DISK, store.path, error, extra=extra)
+
+    def mind_the_disk(self) -> None:
+        try:
+            store = self._store()
+            if store is not None:
+                self._mind_the_disk(store)
+        finally:
+            while self._waiting:
+                self._waiting.popleft().set()
+
+    def _mind_the_disk(self, store: Store) -> None:
         self.adapt()
         store.reserve.have()
-        level = store.disk.look()
-        if level is not Level.FINE:
-            if level <= self._level and time.monotonic() < self._search_s:
-                return
+        level, begun_s = store.disk.measure(), time.monotonic()
+        if level is not Level.FINE and (level > self._level or begun_s >= self._search_s):
             has_deleted = self.retain(is_pressed=True)
             if store.disk.settings.force:
                 has_deleted |= self._force(store)
-            self._pause_s = 0.0 if has_deleted else min(max(2 * self._pause_s, _DISK_S), _LONGEST_S)
-            self._search_s = time.monotonic() + self._pause_s
-            level = store.disk.look()
-        self._tell(store, level)
+            ended_s = time.monotonic()
+            pause_s = 0.0 if has_deleted else min(_SHARE * (ended_s - begun_s), _LONGEST_S)
+            self._search_s = ended_s + pause_s
+        self._tell(store, store.disk.look())
 
     def _tell(self, store: Store, level: Level) -> None:
         """Once: it may stay so for days."""
         before, self._level = self._level, level
         extra = {"path": store.path}
         if level is Level.FINE:
-            self._pause_s = 0.0
             if before is not Level.FINE:
                 logger.info("the disk of %s has room again", store.path, extra=extra)
         elif level is not before:
@@ -230,7 +286,7 @@ class Caretaker:
         messages, until the disk is fine. Was there anything?"""
         queues = [queue for queue in store.queues() if not self._is_stuck(store, queue)]
         has_deleted = False
-        while queues and store.disk.look() is not Level.FINE:
+        while queues and store.disk.measure() is not Level.FINE:
             for queue in list(queues):
                 if self._drop_segment(store, queue):
                     has_deleted = True

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import chain
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 from tailrace import hooks
 from tailrace.errors import ConfigError, LeaseLost
 from tailrace.kernel import Record
-from tailrace.queue.burying import LAPSED, Shed
+from tailrace.queue.burying import LAPSED, Shed, by_reason
 from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
-from tailrace.queue.group_files import UNIQUE, GroupFiles
+from tailrace.queue.group_files import UNIQUE, GroupFiles, process_of
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.journal import Op
 from tailrace.queue.lease import DYING, Lease
@@ -28,13 +28,14 @@ from tailrace.queue.pending import Pending, pending_of
 from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import SCAN_MOST, SPECIAL, Scanner, Selection, excess
 from tailrace.queue.settings import QueueSettings
-from tailrace.queue.settling import ack_ops, are_one_claim, dead_ops, runs_in
+from tailrace.queue.settling import ack_ops, are_one_claim, lease_lost, others, runs_in, timed_ops
 from tailrace.queue.shedding import Shedding
 from tailrace.queue.snapshots import Snapshot
 from tailrace.units import parse_duration
 
 __all__ = ["ClassicGroup", "Pending", "pending_of"]
 
+_SOME = 16  # pending messages that somebody who looks reads in one turn: each may be large
 _MANY = 16  # messages in a claim: of fewer, it is better to decode some more than to look twice
 
 
@@ -107,6 +108,22 @@ class ClassicGroup(Shedding):
         """Claim up to `limit` messages: those that are ready again first, then new ones. They are
         `handed` to the caller now, or fetched ahead for `hand`. Is there more to look at, and when
         may something be ready by itself?"""
+        is_cut, before = True, len(into)
+        while is_cut:
+            left = limit - (len(into) - before)
+            is_cut, more, due_ms = self._claim_in_turn(into, consumer, left, lease_ms, handed)
+        return more, due_ms
+
+    def _claim_in_turn(
+        self,
+        into: list[Message],
+        consumer: str,
+        limit: int,
+        lease_ms: int | None,
+        handed: bool,
+    ) -> tuple[bool, bool, int | None]:
+        """The same in one turn. If there was too much for that, it is to go on in another: others
+        may want theirs meanwhile."""
         if self._dropped:
             self.tidy()
         settings, own_ms = self._office.settings, lease_ms
@@ -118,30 +135,34 @@ class ClassicGroup(Shedding):
         shed: Shed = settings, letters
         spent: list[int] = []
         new: list[Iterable[Record]] = []
-        has_changed = False
+        is_cut = has_changed = False
+        before = len(into)
         try:
             with self._turn:
                 ledger, now_ms = self.state, self.files.clock.boot_ms()
-                until_ms, epoch = now_ms + lease_ms, ledger.epoch
+                epoch = ledger.epoch
                 if ledger.has_ready(now_ms):
                     again, spent, is_suspect = ledger.take_ready(
-                        now_ms, limit, settings.retry.max_retries
+                        now_ms, min(limit, SCAN_MOST), settings.retry.max_retries
                     )
+                    is_cut = SCAN_MOST <= len(again) < limit
+                    if is_suspect and into:  # of the turn before: it is to be alone
+                        ledger.put_back(again)
+                        again = []
                     if len(spent) > SCAN_MOST:  # the next one who claims goes on
                         ledger.put_back(spent[SCAN_MOST:])
                         del spent[SCAN_MOST:]
                     try:
                         count = self._claim_again(
-                            into, again, spent, consumer, until_ms, handed, shed
+                            into, again, spent, consumer, lease_ms, handed, shed
                         )
                     except BaseException:
                         ledger.put_back(again + spent)
                         raise
-                    limit = 0 if is_suspect and count else limit - count
+                    limit = 0 if is_cut or (is_suspect and count) else limit - count
                     has_changed = bool(again)
-                more = limit > 0 and self._claim_new(new, consumer, limit, until_ms, handed, shed)
-                if not into and not new and ledger.weight:
-                    self.look_for_the_dead()
+                more = limit > 0 and self._claim_new(new, consumer, limit, lease_ms, handed, shed)
+                self.look_for_the_dead()
                 due_ms = None if into or new else ledger.next_due_ms()
         finally:  # without the turn: others may have it meanwhile
             queue, count = self.queue, int(handed)
@@ -154,8 +175,8 @@ class ClassicGroup(Shedding):
         if letters:
             buried += self._bury_all(letters, settings)
         if hooks.listeners:
-            self._tell(into if handed else [])
-        return more or has_changed or buried > 0, due_ms
+            self._tell(into[before:] if handed else [])
+        return is_cut, more or has_changed or buried > 0, due_ms
 
     def _claim_again(
         self,
@@ -163,12 +184,12 @@ class ClassicGroup(Shedding):
         again: list[int],
         spent: list[int],
         consumer: str,
-        until_ms: int,
+        lease_ms: int,
         handed: bool,
         shed: Shed,
     ) -> int:
         """With the turn: claim pending messages that are ready again, as far as they exist, and
-        have not expired meanwhile."""
+        have not expired meanwhile. Their leases begin when they have been read."""
         ledger, takes = self.state, self._selection.takes
         found = self._feed.read_at(again)
         records = [record for record in found if takes(record)]
@@ -178,7 +199,7 @@ class ClassicGroup(Shedding):
             gone = set(again).difference(offsets)
             ops += self._gone(gone, [record for record in found if record.offset in gone], shed)
         if offsets:
-            op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": int(handed)}
+            op = self._claim_op(consumer, lease_ms, handed=handed)
             at = {"f": ledger.cursor, "x": ledger.cursor}
             ops.append({**op, **at, "again": runs_of(offsets)})
         if ops:
@@ -197,19 +218,21 @@ class ClassicGroup(Shedding):
         into: list[Iterable[Record]],
         consumer: str,
         limit: int,
-        until_ms: int,
+        lease_ms: int,
         handed: bool,
         shed: Shed,
     ) -> bool:
         """With the turn: claim messages at the cursor; is there more to look at?"""
         ledger, takes = self.state, self._selection.takes
+        if self._scanner.is_blocked(ledger):  # else they would be read again and again
+            return False
         cursor = behind = ledger.cursor
-        op: Op = {"t": "claim", "c": consumer, "u": ledger.tick(until_ms), "h": int(handed)}
         records: list[Record] = []
         is_read = False
         if limit >= _MANY and self._selection.is_all and not ledger.by_key:
             promises, behind, is_read = self._feed.promise(cursor, limit)
             if behind - cursor == limit:
+                op = self._claim_op(consumer, lease_ms, handed=handed)
                 self.commit({**op, "f": cursor, "x": behind, "r": [cursor, limit]})
                 into += promises
                 return False
@@ -222,6 +245,7 @@ class ClassicGroup(Shedding):
             records, behind = scan.records, scan.cursor
             left = self._note_lapsed(scan.lapsed, shed)
         if behind > cursor:
+            op = self._claim_op(consumer, lease_ms, handed=handed)
             op["f"], op["x"] = cursor, behind
             if records or left:
                 offsets: list[int] = [record.offset for record in records]  # type: ignore[misc]
@@ -240,6 +264,59 @@ class ClassicGroup(Shedding):
                 into.append(records)
         return scan is not None and scan.more
 
+    def _claim_op(self, consumer: str, lease_ms: int, *, handed: bool) -> Op:
+        """A claim of what was read: its leases begin now."""
+        until = self.state.tick(self.files.clock.boot_ms() + lease_ms)
+        return {"t": "claim", "c": consumer, "u": until, "h": int(handed)}
+
+    def claim_at(self, offsets: list[int], consumer: str) -> list[Message]:
+        """Claim the messages at these offsets, which rise, as far as they exist and nobody has
+        them. No other message is held up by that, and none is passed over: what lies between is
+        free."""
+        lease_ms = self._office.settings.visibility_timeout_ms
+        with self._turn:
+            ledger, now_ms, cursor = self.state, self.files.clock.boot_ms(), self.state.cursor
+            end = max(offsets[-1] + 1, cursor)
+            records = self._feed.read_at([o for o in offsets if self._is_free(o, now_ms)])
+            again: list[int] = [record.offset for record in records]  # type: ignore[misc]
+            chosen, ahead = self._look_ahead(end, set(offsets))
+            claim = {**self._claim_op(consumer, lease_ms, handed=True), "f": cursor, "x": end}
+            ops = [claim]
+            if again:
+                claim["again"] = runs_of(again)
+            if ahead:
+                claim["r"] = runs_of(ahead)
+            if between := sorted(set(ahead).difference(offsets)):
+                ops.append({"t": "release", "r": runs_of(between)})
+            if again or end > cursor:
+                self.commit(*ops)
+            messages = []
+            for record in records + chosen:
+                lease = ledger.pending[record.offset]  # type: ignore[index]
+                told = lease.attempt, ledger.epoch, lease.count, lease.error
+                messages.append(Message(self.queue, record, self, *told))
+        return messages
+
+    def _is_free(self, offset: int, now_ms: int) -> bool:
+        lease = self.state.pending.get(offset)
+        return lease is not None and lease.state != DYING and self.state.is_due(lease, now_ms)
+
+    def _look_ahead(self, end: int, wanted: set[int]) -> tuple[list[Record], list[int]]:
+        """With the turn: of what concerns the group, from its cursor up to an offset, the records
+        that are wanted, and the offsets of all."""
+        chosen, ahead = list[Record](), list[int]()
+        first = self.state.cursor
+        found: list[Record] | None = None
+        while first < end and found != []:
+            found, first = self._feed.take(first, min(end - first, SCAN_MOST))
+            for record in filter(self._selection.takes, found):
+                offset: int = record.offset  # type: ignore[assignment]
+                if offset < end:
+                    ahead.append(offset)
+                    if offset in wanted:
+                        chosen.append(record)
+        return chosen, ahead
+
     def _tell(self, messages: list[Message]) -> None:
         while self._lapsed:
             hooks.count("expired", self._lapsed.popleft(), self.queue, self.id)
@@ -247,8 +324,14 @@ class ClassicGroup(Shedding):
 
     @property
     def has_others(self) -> bool:
-        """Has anybody else a lease? Then it may die, and leave us what it had."""
-        return self.state.weight > 0 and len(self.state.members) > len(self._mine)
+        ledger = self.state
+        return ledger.weight > 0 and (
+            len(ledger.members) > len(self._mine)
+            or any(process_of(name) != self._handle for name in list(ledger.departed))
+        )
+
+    def _concerned(self) -> list[str]:
+        return [*self.state.members, *self.state.look_over_departed()]
 
     def hand(self, messages: list[Message], lease_ms: int | None = None) -> list[Message]:
         """Hand over what was fetched ahead: those of which the lease has not been lost meanwhile,
@@ -307,9 +390,9 @@ class ClassicGroup(Shedding):
             held = self._held(messages)
             if held:
                 self.commit(*ops_of(held))
+            for message in held:
+                message.settled = word  # before somebody who keeps it finds that it is gone
             mark = self._journal.mark
-        for message in held:
-            message.settled = word
         if held and self.files.is_sync:
             self.wait_durable(mark)
         if begun:
@@ -317,22 +400,16 @@ class ClassicGroup(Shedding):
         if len(held) < len(messages):
             self._refuse(messages, held, word)
 
-    def _refuse(self, messages: list[Message], held: list[Message], word: str) -> None:
-        there = {id(message) for message in held}
-        lost = [message for message in messages if id(message) not in there]
-        first = lost[0]
-        why = "its lease has ended, and it was delivered again"
+    def _refuse(self, messages: list[Message], held: list[Message], word: str) -> NoReturn:
+        lost = others(messages, held)
+        first, why = lost[0], "its lease has ended, and it was delivered again"
         if not self.state.is_pending(first.offset):
             why = "its lease has ended, and somebody else has settled it"
         if first.settled is not None:
             why = f"it was {first.settled} before"
         elif not self.closed and first.offset < self._log.start_offset:
             why = "it was deleted from the queue"
-        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-        raise LeaseLost(
-            f"{first.message_id}{more} cannot be {word}: {why}",
-            lost=[message.message_id for message in lost],
-        )
+        raise lease_lost(lost, f"cannot be {word}: {why}")
 
     def ack(self, messages: list[Message], publish: Iterable[Any] = ()) -> None:
         if publish:
@@ -352,38 +429,27 @@ class ClassicGroup(Shedding):
             self._refuse([message], [], "acked")
 
     def nack(self, messages: list[Message], delay: Any = None, error: str = "") -> None:
-        retry = self._office.settings.retry
+        settings = self._office.settings
+        retry, limit = settings.retry, settings.retry.max_retries
         delay_ms = None if delay is None else parse_duration(delay, "delay")
-        limit = retry.max_retries
-        spent = [m for m in messages if limit is not None and m.delivery_count > limit]
-        failed = [m for m in messages if limit is None or m.delivery_count <= limit]
 
-        def ops_of(held: list[Message]) -> list[Op]:
-            now_ms, ops = self.files.clock.boot_ms(), []
-            for message in held:
-                wait_ms = retry.backoff_ms(message.delivery_count) if delay_ms is None else delay_ms
-                until = self.state.tick(now_ms + wait_ms)
-                ops.append({"t": "nack", "r": [message.offset, 1], "u": until, "e": error})
-            return ops
-
-        lost: list[LeaseLost] = []
-        try:
-            self._settle(failed, "nacked", ops_of)
-        except LeaseLost as caught:
-            lost.append(caught)
-        finally:
-            self.ring()
-        for message in spent:
+        def reason_of(message: Message) -> str:
+            if limit is None or message.delivery_count <= limit:
+                return ""
             times = f"delivered {message.delivery_count} times"
-            try:
-                self._bury([message], "nacked", f"{times}: {error}" if error else times)
-            except LeaseLost as caught:
-                lost.append(caught)
-        if lost:
-            raise LeaseLost(str(lost[0]), lost=[name for each in lost for name in each.lost])
+            return f"{times}: {error}" if error else times
+
+        def wait_ms(message: Message) -> int:
+            return retry.backoff_ms(message.delivery_count) if delay_ms is None else delay_ms
+
+        def try_again(failed: list[Message]) -> list[Op]:
+            now_ms, tick = self.files.clock.boot_ms(), self.state.tick
+            return timed_ops("nack", ((tick(now_ms + wait_ms(m)), m) for m in failed), e=error)
+
+        self._bury(messages, "nacked", reason_of, settings, try_again)
 
     def reject(self, messages: list[Message], reason: str = "") -> None:
-        self._bury(messages, "rejected", reason or "rejected")
+        self._bury(messages, "rejected", lambda _: reason or "rejected", self._office.settings)
 
     def release(self, messages: list[Message]) -> None:
         try:
@@ -396,75 +462,79 @@ class ClassicGroup(Shedding):
         usual_ms = self._office.settings.visibility_timeout_ms if given_ms is None else 0
         with self._turn:
             held = [message for message in messages if self._lease(message) is not None]
-            now_ms, ops = self.files.clock.boot_ms(), []
-            for message in held:
-                lease_ms = (message.lease_ms or usual_ms) if given_ms is None else given_ms
-                until = self.state.tick(now_ms + lease_ms)
-                ops.append({"t": "extend", "r": [message.offset, 1], "u": until})
+            now_ms, tick = self.files.clock.boot_ms(), self.state.tick
+            own = [(m.lease_ms or usual_ms) if given_ms is None else given_ms for m in held]
+            untils = [tick(now_ms + lease_ms) for lease_ms in own]
+            ops = timed_ops("extend", zip(untils, held, strict=True))
             if ops:
                 self.commit(*ops)
         if len(held) < len(messages):
             self._refuse(messages, held, "extended")
 
     def auto_extend(self, message: Message) -> AbstractContextManager[object]:
-        return AutoExtend(message, self.lease_ms(message) / 1000)
+        return AutoExtend(message, self.keep)
 
-    def lease_ms(self, message: Message) -> int:
-        """How long its consumer wants to have it; may have to look at files."""
-        return message.lease_ms or self._office.settings.visibility_timeout_ms
+    def keep(self, message: Message) -> float:
+        """Extend its lease, unless it lasts longer anyway; for how many seconds it lasts now."""
+        lease_ms = message.lease_ms or self._office.settings.visibility_timeout_ms
+        with self._turn:
+            lease, now_ms = self._lease(message), self.files.clock.boot_ms()
+            until = self.state.tick(now_ms + lease_ms)
+            if lease is not None and until > lease.until:
+                self.commit(*timed_ops("extend", [(until, message)]))
+        if lease is None:
+            self._refuse([message], [], "extended")
+        return (max(until, lease.until) - now_ms) / 1000
 
     def properties(self, message: Message) -> dict[str, Any]:
         return {"group-id": self.id}
 
     # --- dead letters -----------------------------------------------------------------------
 
-    def _bury(self, messages: list[Message], word: str, reason: str) -> None:
-        """To the dead letters. First the messages are taken from everybody, so that nobody works on
+    def _bury(
+        self,
+        messages: list[Message],
+        word: str,
+        reason_of: Callable[[Message], str],
+        settings: QueueSettings,
+        try_again: Callable[[list[Message]], list[Op]] = lambda _: [],
+    ) -> None:
+        """To the dead letters, with those for which there is a reason; the others are to be tried
+        again. First the messages are taken from everybody, all in one step, so that nobody works on
         one that is dead; then they are written there; and only then they are settled here."""
-        settings, dying = self._office.settings, list[Message]()
-        if not settings.dlq.enabled:
-            try:
-                self._settle(messages, word, lambda held: dead_ops(held, dying))
-            finally:
-                hooks.count("dead", sum(m.settled is not None for m in dying), self.queue, self.id)
-            return
+        dying: dict[int, Letter] = {}
 
         def ops_of(held: list[Message]) -> list[Op]:
-            dying.extend(held)
-            return [self._dying(sorted({message.offset for message in held}), reason)]
+            for message in held:
+                if reason := reason_of(message):
+                    dying[message.offset] = Letter(message, reason)
+            ops = try_again([message for message in held if message.offset not in dying])
+            reasons = {offset: dying[offset].reason for offset in sorted(dying)}
+            if settings.dlq.enabled:
+                return ops + [self._dying(each, why) for why, each in by_reason(reasons).items()]
+            return [*ops, {"t": "dead", "r": runs_of(list(reasons))}] if reasons else ops
+
+        def write() -> None:
+            letters = [each for each in dying.values() if each.message.settled is not None]
+            if settings.dlq.enabled:
+                self._write_dead_letters(letters, settings)
+            else:
+                hooks.count("dead", len(letters), self.queue, self.id)
 
         try:
-            self._settle(messages, word, ops_of)
-        finally:  # also if others were lost; but not if nothing was written
-            written = [m for m in dying if m.settled is not None]
-            self._write_dead_letters(written, reason, settings)
-
-    def _write_dead_letters(
-        self, messages: list[Message], reason: str, settings: QueueSettings
-    ) -> None:
-        """If one cannot be written, it is given back, and the next delivery leads here again."""
-        done: list[Message] = []
-        try:
-            for message in messages:
-                self._bury_one(message, reason, settings)
-                done.append(message)
-        except BaseException:
-            self._give_back(messages[len(done) :], reason)
+            try:
+                self._settle(messages, word, ops_of)
+            finally:
+                if len(dying) < len(messages):
+                    self.ring()
+        except Exception as lost:  # others were, or nobody knows whether it is durable
+            try:
+                write()
+            except Exception as error:
+                error.add_note(str(lost))
+                raise
             raise
-        finally:
-            self._settle_dead(sorted({message.offset for message in done}))
-
-    def _give_back(self, messages: list[Message], reason: str) -> None:
-        with self._turn:
-            until, pending = self.state.tick(self.files.clock.boot_ms()), self.state.pending
-            dying = [
-                m for m in messages if m.offset in pending and pending[m.offset].state == DYING
-            ]
-            if dying:
-                self.commit({"t": "nack", "r": runs_in(dying), "u": until, "e": reason})
-        for message in messages:
-            message.settled = None
-        self.ring()
+        write()
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -479,9 +549,9 @@ class ClassicGroup(Shedding):
         """Everything that is not settled, leased or not, oldest first."""
         with self._turn:
             offsets, cursor = list(self.state.pending), self.state.cursor
-        for offset in offsets:
+        for first in range(0, len(offsets), _SOME):
             with self._turn:
-                found = self._feed.read_at([offset])
+                found = self._feed.read_at(offsets[first : first + _SOME])
             for record in found:
                 yield Message(self.queue, record, None, 0, 0, 0)
         for record in self._log.read(max(cursor, self._log.start_offset)):
@@ -509,12 +579,17 @@ class ClassicGroup(Shedding):
             with contextlib.suppress(LeaseLost):
                 self.release(fetched)
 
-    @property
-    def is_in_use(self) -> bool:
-        return bool(self._mine or self.state.held_by(f"{UNIQUE}{self._handle}."))
+    def is_in_use(self, *, has_messages: bool) -> bool:
+        # What is over can still be settled, but only by who has the message.
+        at_ms = -1 if has_messages else self.files.clock.boot_ms()
+        return bool(self._mine or self._held_here(at_ms))
+
+    def _held_here(self, at_ms: int = -1) -> list[int]:
+        """What this process has, beyond that time."""
+        return self.state.held_by(f"{UNIQUE}{self._handle}.", at_ms)
 
     def _give_up_leases(self) -> None:
-        held = self.state.held_by(f"{UNIQUE}{self._handle}.")
+        held = self._held_here()
         if held:
             self.commit({"t": "free", "r": runs_of(held)})
             self.ring()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -20,7 +21,7 @@ from tailrace.queue.group import LOOK_AFTER_S
 from tailrace.queue.inputs import as_reason, check_count, in_seconds, refuse_messages
 from tailrace.queue.message import Message
 from tailrace.queue.stream import StreamGroup, StreamSettler
-from tailrace.queue.stream_ledger import without
+from tailrace.queue.stream_ledger import pairs, without
 
 __all__ = ["Consumer", "StreamConsumer", "new_consumer_id", "shorter"]
 
@@ -42,9 +43,12 @@ class _Receiver:
     and exchanged only before a look, so that nothing comes unnoticed.
     """
 
-    def __init__(self, group_id: str, tail: Tailing, bring_due: Callable[[], bool]) -> None:
+    def __init__(
+        self, group: ClassicGroup | StreamGroup, tail: Tailing, bring_due: Callable[[], bool]
+    ) -> None:
         """`bring_due` has the queue take in delayed messages that are due; were there any?"""
-        self.group = group_id
+        self.group = group.id
+        self._membership = group
         self._tail = tail
         self._bring_due = bring_due
         self._closed = False
@@ -58,7 +62,7 @@ class _Receiver:
     def receive(self, max: int = 1, wait: float | str | None = 0.0) -> list[Message]:
         """Up to `max` messages: as many as there are, as soon as there is one. An empty list if
         none comes for `wait` (seconds, or such as "5m"; `None`: for ever), or the consumer is
-        closed meanwhile."""
+        closed meanwhile. If the queue or the group is deleted, that is `Closed`."""
         if type(max) is not int or max < 1:
             check_count(max)
         self.check_open()
@@ -82,6 +86,8 @@ class _Receiver:
             self._give_back(taken)
             raise
         self._give_back(taken)
+        if self._membership._is_deleted:
+            self._membership.files.check()  # perhaps its queue was, which has closed us
         return []
 
     def look_now(self, max: int) -> tuple[list[Message], float | None]:
@@ -118,6 +124,7 @@ class _Receiver:
 
     def check_open(self) -> None:
         if self._closed:
+            self._membership.files.check()  # perhaps its queue was deleted, which has closed it
             raise Closed(f"the consumer of group {self.group!r} is closed")
 
     @property
@@ -158,7 +165,7 @@ class Consumer(_Receiver):
         bring_due: Callable[[], bool] = lambda: False,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(group.id, tail, bring_due)
+        super().__init__(group, tail, bring_due)
         self._group = group
         self._lease_ms = visibility_timeout_ms
         self._prefetch = prefetch
@@ -206,6 +213,12 @@ class Consumer(_Receiver):
             sleep_s = due_s if sleep_s is None else min(due_s, sleep_s)
         return False, sleep_s
 
+    def claim_at(self, offsets: list[int]) -> list[Message]:
+        """Receive the messages at these offsets, which rise, as far as nobody has them. For those
+        who know which ones they want."""
+        self.check_open()
+        return self._group.claim_at(offsets, self._member)
+
     def _leave_nothing(self) -> None:
         """After something was put ahead: if somebody has closed us meanwhile, nobody else gives it
         back. Who closes says so before it takes what is there, so one of the two finds it."""
@@ -239,11 +252,14 @@ class Consumer(_Receiver):
     def nack(
         self, messages: Iterable[Message], delay: float | str | None = None, error: str = ""
     ) -> None:
-        """Each of them failed: `Message.nack`, in one step."""
+        """Each of them failed: `Message.nack`, in one step. `LeaseLost` names those that were lost,
+        and the note of another error those that could not become dead letters, and are delivered
+        again; the others are nacked all the same."""
         self._group.nack(self._ours(messages), delay, as_reason("error", error))
 
     def reject(self, messages: Iterable[Message], reason: str = "") -> None:
-        """None of them can ever succeed: `Message.reject`."""
+        """None of them can ever succeed: `Message.reject`, in one step. Errors are those of
+        `nack`."""
         self._group.reject(self._ours(messages), as_reason("reason", reason))
 
     def release(self, messages: Iterable[Message]) -> None:
@@ -268,7 +284,7 @@ class Consumer(_Receiver):
             self._closed = True
         self._finalizer()
         try:
-            if not self._group.closed:
+            with contextlib.suppress(Closed):  # somebody has deleted the group, or its queue
                 self._group.tidy()
         finally:
             self._on_close()
@@ -317,7 +333,7 @@ class StreamConsumer(_Receiver):
         bring_due: Callable[[], bool] = lambda: False,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(group.id, tail, bring_due)
+        super().__init__(group, tail, bring_due)
         self._using = threading.RLock()  # who has it may wait for the group's turn
         self._group = group
         self._resolve = resolve
@@ -401,7 +417,7 @@ class StreamConsumer(_Receiver):
     def _move_on(self) -> None:
         """To ask for more says that one is done with what one has."""
         self._return_lost()
-        past, self._got = list(zip(self._got[::2], self._got[1::2], strict=True)), []
+        past, self._got = pairs(self._got), []
         for first, last in self._held:
             if first.epoch == self._epoch:
                 past = without(past, first.offset, last.offset + 1)
@@ -444,8 +460,9 @@ class StreamConsumer(_Receiver):
     def commit(self, upto: Message | int | None = None) -> None:
         """What was received is processed: all of it, or up to a message (itself included), or below
         an offset. Returns when that is as durable as the queue's flush mode promises. Nothing
-        counts that was received before somebody had the group go on from elsewhere. While another
-        thread receives, name what is meant."""
+        counts that was received before somebody had the group go on from elsewhere. An offset that
+        the group has not come to is a `ValueError`. While another thread receives, name what is
+        meant. After `close` it is `Closed`, unless all of it has been processed: others get it."""
         with self._using:
             user = self._user
             is_elsewhere = self._is_receiving and user is not threading.current_thread()
@@ -453,12 +470,13 @@ class StreamConsumer(_Receiver):
                 self._return_lost()
             if isinstance(upto, Message):
                 self._check_ours(upto)
-                self._group.done(self._member, upto.epoch, below=upto.offset + 1)
+                self._commit_below(upto.offset + 1, upto.epoch)
             elif upto is not None:
                 check_whole("upto", upto, "a message or an offset")
                 if upto < 0:
                     raise ValueError(f"upto is a message or an offset, from 0 on, not {upto!r}")
-                self._group.done(self._member, self._epoch, below=upto)
+                self._group.check_reached(self._epoch, upto)
+                self._commit_below(upto, self._epoch)
             elif is_elsewhere and user is not None:
                 raise _locked(
                     self.group, user, "receives from it; name the message to commit up to"
@@ -472,6 +490,15 @@ class StreamConsumer(_Receiver):
         if not isinstance(settler, StreamSettler) or settler.group is not self._group:
             raise ValueError(f"{message!r} is not of the group {self.group!r}")
 
+    def _commit_below(self, offset: int, epoch: int) -> None:
+        if not self._closed:
+            self._group.done(self._member, epoch, below=offset)
+            return
+        # The group knows no more what was ours.
+        had = pairs([*self._past, *self._got, *self._orphaned])
+        ranges = [each for low, high in had if low < offset for each in (low, min(high, offset))]
+        self._group.done(self._member, epoch, ranges=ranges)
+
     def _commit_all(self) -> None:
         ranges = [*self._past, *self._got, *self._orphaned]
         if ranges:
@@ -483,7 +510,7 @@ class StreamConsumer(_Receiver):
         For those who wait in their own way."""
         self._return_lost()
         done, left = [*self._past], []
-        for first, behind in zip(self._got[::2], self._got[1::2], strict=True):
+        for first, behind in pairs(self._got):
             middle = kept[0].offset if kept else behind
             if not first <= middle < behind:
                 middle = behind
@@ -521,7 +548,7 @@ class StreamConsumer(_Receiver):
         finally:
             self._finalizer()
             try:
-                if not self._group.closed:
+                with contextlib.suppress(Closed):  # somebody has deleted the group, or its queue
                     self._group.tidy()
                     self._group.ring()
             finally:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Collection, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.kernel import Record
@@ -20,16 +20,21 @@ from tailrace.queue.names import RESERVED
 from tailrace.queue.settings import QueueSettings
 
 __all__ = [
+    "AT_ONCE",
     "GROUP",
     "PREFIX",
     "Place",
+    "all_places",
     "check_routes",
     "dead_letter",
     "origin",
     "place_of",
     "places_of",
     "queue_of",
+    "redrive_id",
+    "refused_by",
     "revived",
+    "some_of",
     "step_id",
     "usual_place",
     "wrong_routes",
@@ -37,10 +42,15 @@ __all__ = [
 
 GROUP: Final = "$dead"
 PREFIX: Final = "_dlq_"  # of the headers that tell what a dead letter was
+AT_ONCE: Final = 512  # messages that are written, and waited for, together
+_BYTES_AT_ONCE: Final = 4 << 20
+
+T = TypeVar("T")
 
 _QUEUE, _TOPIC, _GROUP = "_dlq_original_queue", "_dlq_original_topic", "_dlq_group"
 _COUNT, _MOVED, _ID = "_dlq_delivery_count", "_dlq_moved_at", "_dlq_original_id"
 _OFFSET, _REASON = "_dlq_original_offset", "_dlq_reason"
+_PIPELINE, _INCARNATION = "_dlq_pipeline", "_dlq_original_incarnation"  # of a pipeline's letters
 
 
 class Place(NamedTuple):
@@ -76,6 +86,15 @@ def places_of(settings: QueueSettings) -> list[Place]:
     return [place] if place.queue == usual.queue else [usual, place]
 
 
+def all_places(settings: QueueSettings, others: Iterable[str]) -> list[Place]:
+    """Likewise, and then the queues of these names, which pipelines may have for what they
+    refuse."""
+    found = {place.queue: place for place in places_of(settings)}
+    for name in [others] if isinstance(others, str) else others:
+        found.setdefault(name, usual_place(name))
+    return list(found.values())
+
+
 def queue_of(settings: QueueSettings) -> str:
     """The queue that a queue's dead letters go to."""
     return place_of(settings).queue
@@ -100,13 +119,22 @@ def wrong_routes(
     `before` keeps nobody from changing something else."""
     told: set[frozenset[str]] = set()
     for name in names:
-        settings = queues[name]
+        settings, was = queues[name], before.get(name)
         if settings.type == "stream":
-            if name not in before:
-                yield from _wrong_stream(queues, before, name)
-        elif _goes_elsewhere(settings, before.get(name)):
-            place = place_of(settings)
-            target = queues.get(place.queue)
+            if was is None:
+                yield from _wrong_target(queues, before, name)
+            continue
+        if _is_fleeting(settings) and (was is None or not _is_fleeting(was)):
+            yield from _wrong_target(queues, before, name)
+        place = place_of(settings)
+        target = queues.get(place.queue)
+        if _come_to_stay(settings, was) and target is not None and _is_fleeting(target):
+            said = (
+                f"{place.queue} is ephemeral, and would not keep the dead letters of {name}, which "
+                "is not; name a durable queue"
+            )
+            yield name, "dlq.topic", said
+        if _goes_elsewhere(settings, was):
             if target is not None and target.type == "stream":
                 said = f"{place.queue} is a stream; dead letters need a classic queue"
                 yield name, "dlq.topic", said
@@ -132,20 +160,44 @@ def _goes_elsewhere(settings: QueueSettings, was: QueueSettings | None) -> bool:
     return was is None or not was.dlq.enabled or queue_of(was) != queue_of(settings)
 
 
-def _wrong_stream(
+def _is_fleeting(settings: QueueSettings) -> bool:
+    """Was it made to be ephemeral? One that nobody has asked for becomes durable with the first
+    dead letter that comes to it."""
+    return settings.type == "classic" and settings.ephemeral and not settings.implied
+
+
+def _come_to_stay(settings: QueueSettings, was: QueueSettings | None) -> bool:
+    """Are its dead letters to be kept where they were not kept before?"""
+    if settings.ephemeral or not settings.dlq.enabled:
+        return False
+    return _goes_elsewhere(settings, was) or (was is not None and was.ephemeral)
+
+
+def _wrong_target(
     queues: Mapping[str, QueueSettings], before: Mapping[str, QueueSettings], name: str
 ) -> Iterator[tuple[str, str, str]]:
-    """It is new. If a queue is new that names it, that one is to blame."""
+    """A stream or an ephemeral queue, which it was not before. If a queue is new, too, that names
+    it, that one is to blame."""
+    is_stream = queues[name].type == "stream"
     for other in queues.values():
         topic = other.dlq.topic or f"$dlq/{other.name}"
         if name not in topic or other.type == "stream" or not other.dlq.enabled:
             continue  # of most of them nothing more has to be known
-        if queue_of(other) == name and not _goes_elsewhere(other, before.get(other.name)):
+        if queue_of(other) != name:
+            continue
+        was = before.get(other.name)
+        if is_stream and not _goes_elsewhere(other, was):
             said = (
                 f"the dead letters of {other.name} go to {name}, and they need a classic queue; "
                 f"give {other.name} another dlq.topic first, or the stream another name"
             )
             yield name, "type", said
+        elif not is_stream and not other.ephemeral and not _come_to_stay(other, was):
+            said = (
+                f"the dead letters of {other.name}, which is durable, go to {name} and are to "
+                f"stay; give {other.name} another dlq.topic first, or this queue another name"
+            )
+            yield name, "ephemeral", said
 
 
 def _circle(queues: Mapping[str, QueueSettings], name: str) -> list[str]:
@@ -160,6 +212,23 @@ def _circle(queues: Mapping[str, QueueSettings], name: str) -> list[str]:
         way.append(following.name)
         at = following
     return []
+
+
+# --- how many together ----------------------------------------------------------------------
+
+
+def some_of(left: Iterator[T], record_of: Callable[[T], Record], most: int = AT_ONCE) -> list[T]:
+    """The next ones that go together, to the dead letters or back: so many that to wait for the
+    disk does not count, and not so many, nor so large ones, that they are at it for long."""
+    portion: list[T] = []
+    size = 0
+    for each in left:
+        record = record_of(each)
+        portion.append(each)
+        size += len(record.key or b"") + len(record.value or b"")
+        if len(portion) == most or size >= _BYTES_AT_ONCE:
+            break
+    return portion
 
 
 # --- what they are --------------------------------------------------------------------------
@@ -200,6 +269,24 @@ def origin(message: Message) -> tuple[str, str]:
     return tuple(  # type: ignore[return-value]
         headers.get(name, b"").decode("utf-8", "surrogateescape") for name in (_QUEUE, _GROUP)
     )
+
+
+def refused_by(message: Message) -> str | None:
+    """The pipeline that a dead letter is of; `None` if it is none of a pipeline."""
+    name = message.headers.get(_PIPELINE)
+    return None if name is None else name.decode("utf-8", "surrogateescape")
+
+
+def redrive_id(message: Message, letters: str, target: str) -> str:
+    """The producer of what comes back of a dead letter, which is in the queue of the incarnation
+    `letters`. Several pipelines may refuse one message, and what comes back is for all of them: so
+    it is named after the message, of which their letters tell the incarnation, and not after the
+    letter. Offsets alone would not do: a queue that was deleted and made again has them, too."""
+    headers = message.headers
+    incarnation, offset = headers.get(_INCARNATION, b""), headers.get(_OFFSET, b"")
+    if refused_by(message) is None or not incarnation or not offset.isdigit():
+        return step_id("redrive", letters, target, message.offset)
+    return step_id("redrive", incarnation.decode("utf-8", "surrogateescape"), target, int(offset))
 
 
 def revived(message: Message, expires_at: int | None) -> Record:

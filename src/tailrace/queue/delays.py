@@ -11,15 +11,14 @@ import logging
 import os
 import re
 import secrets
-import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from tailrace.errors import OffsetOutOfRange, TailraceError
-from tailrace.kernel import Draft, Headers, Record, encode
+from tailrace.errors import Corrupt, NotWritten, OffsetOutOfRange, TailraceError
+from tailrace.kernel import Draft, Headers, Record, TooLarge, encode
 from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Receipt
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
@@ -27,12 +26,15 @@ from tailrace.log.log import Log
 from tailrace.log.options import FlushMode
 from tailrace.queue.alarm import Alarm
 from tailrace.queue.delivery import Delivery, Target, records_of
-from tailrace.queue.handles import QueueLog, opening
+from tailrace.queue.handles import QueueLog, opening, other_references
+from tailrace.queue.inputs import no_batch_holds
 from tailrace.queue.layout import Layout
 from tailrace.queue.message import expires_at, given_id, topic_of
+from tailrace.queue.observing import weigh
 from tailrace.queue.registry import Queues
 from tailrace.queue.schedule import Manifest, Schedule, op_record
 from tailrace.queue.sorted_runs import MESSAGE, Key
+from tailrace.queue.unsorted import Unsorted
 from tailrace.units import parse_duration
 
 __all__ = [
@@ -58,7 +60,7 @@ _OPEN: Final = ".open"  # beside the folder: a lock that those share who have it
 _TRIES: Final = 5  # to look at files that others change
 _PAGE_SIZE: Final = 4096
 _SKIPPED_AT_ONCE: Final = 4096
-_ASLEEP: Final = 0  # on the page: nobody follows what is published, so ring
+_ASLEEP: Final = 0  # on the page: nobody follows what is published, so call
 
 
 class Delayed(Receipt):
@@ -123,8 +125,15 @@ def due_ms(delay: float | str | None, deliver_at: int | datetime | None, now_ms:
             "deliver_at is a whole number of milliseconds since 1970, or a datetime with a time "
             f"zone, not {deliver_at!r}"
         )
-    if not 0 <= due <= _LATEST_MS:
-        raise ValueError(f"{due} milliseconds since 1970 are not before the year 10000: too late")
+    if due < 0:
+        raise ValueError(
+            f"deliver_at: {deliver_at!r} is before 1970; give a time from then on, or none at all"
+        )
+    if due > _LATEST_MS:
+        name = "deliver_at" if delay is None else "delay"
+        raise ValueError(
+            f"{name}: {due} milliseconds since 1970 are not before the year 10000: too late"
+        )
     return due
 
 
@@ -153,6 +162,7 @@ class Delays(Delivery):
         self._incoming: QueueLog | None = None
         self._presence: FileLock | None = None
         self._tag = ""  # which all ids end in, once we know it
+        self._has_called = False  # since it was opened
 
     def disown(self) -> None:
         """In a forked child: what is open is the parent's."""
@@ -170,11 +180,15 @@ class Delays(Delivery):
         """The log to which delayed messages are published."""
         incoming = self._incoming
         if incoming is None:
-            with self._opening:
-                if self._incoming is None:
-                    with opening(f"the place of what is delayed for {self._queue.name!r}"):
-                        self._incoming = self._open()
-                incoming = self._incoming
+            try:
+                with self._opening:
+                    if self._incoming is None:
+                        with opening(f"the place of what is delayed for {self._queue.name!r}"):
+                            self._incoming = self._open()
+                    incoming = self._incoming
+            except NotWritten:
+                self._queue.settings  # noqa: B018  raises if the queue was deleted meanwhile
+                raise
             self._queue.note_opened()
         return incoming
 
@@ -192,6 +206,7 @@ class Delays(Delivery):
         # Offsets, by which batches are numbered, may have begun anew.
         self._producer = f"delays-{self._tag}-{secrets.token_hex(8)}"
         self._page = fs.map(self._board, _PAGE_SIZE, write=True)
+        self._has_called = False  # these may be other files than those that somebody follows
         incoming = self._open_log(
             self._queue.settings,
             os.path.join(folder, "incoming"),
@@ -200,7 +215,9 @@ class Delays(Delivery):
             segment_bytes=min(log.options.segment_bytes, 16 << 20),
         )
         try:
-            self._step_over_lost(incoming, self._lock)
+            first = self._step_over_lost(incoming, self._lock)
+            if self._page is not None:
+                self._unsorted = Unsorted(self._page, first, incoming.end_offset)
         except BaseException:
             incoming.close()
             raise
@@ -218,9 +235,10 @@ class Delays(Delivery):
         finally:
             lock.release()
 
-    def _step_over_lost(self, incoming: QueueLog, lock: FileLock) -> None:
+    def _step_over_lost(self, incoming: QueueLog, lock: FileLock) -> int:
         """What is below the offset of the manifest is not looked at. Where nothing is flushed, a
-        power cut may have taken the log back behind it: no message may get such an offset."""
+        power cut may have taken the log back behind it: no message may get such an offset. That
+        offset."""
         lock.acquire()
         try:
             first = Manifest.load(self._fs, self._folder).incoming
@@ -228,6 +246,7 @@ class Delays(Delivery):
                 while (missing := first - incoming.exact_end()) > 0:
                     skip = op_record("skip", {}, self._wall_ms())
                     incoming.append([skip] * min(missing, _SKIPPED_AT_ONCE))
+            return first
         finally:
             lock.release()
 
@@ -245,7 +264,7 @@ class Delays(Delivery):
             for lock in (self._lock, self._presence):
                 if lock is not None:
                     lock.close()
-            self._lock = self._presence = self._page = None
+            self._lock = self._presence = self._page = self._unsorted = None
 
     def promise(self, mode: FlushMode | None) -> None:
         """From now on the queue promises more than it did."""
@@ -262,14 +281,14 @@ class Delays(Delivery):
 
     def _is_being_used(self) -> bool:
         """With both locks: is somebody in the middle of publishing? Who is has a reference besides
-        ours and that of the call."""
+        ours."""
         incoming, self._incoming = self._incoming, None
-        is_used = incoming is not None and sys.getrefcount(incoming) > 2
+        is_used = incoming is not None and other_references(incoming) > 0
         self._incoming = incoming
         return is_used
 
     def fall_asleep(self, next_due: int | None) -> None:
-        """Let go; from now on whoever publishes is to ring. But not if there is news: something
+        """Let go; from now on whoever publishes is to call. But not if there is news: something
         else is due next than one thinks."""
         with self._mutex:
             incoming, page = self.incoming, self._page
@@ -311,13 +330,14 @@ class Delays(Delivery):
             self._mutex.release()
 
     def close(self, trash: str) -> None:
-        """Let go. If nothing is scheduled, the last one to do so leaves no files."""
+        """Let go. If nothing is scheduled, the last one to do so leaves no files; but who was in
+        the middle of something does not begin anew to find that out."""
         with self._opening:
             if self._incoming is None:
                 return
         is_over = False
         try:
-            is_over = self._is_over()
+            is_over = not self._is_broken_off and self._is_over()
         except (TailraceError, OSError) as error:
             extra = {"queue": self._queue.name, "path": self._folder}
             logger.warning("%s: not closed cleanly: %s", self._folder, error, extra=extra)
@@ -351,25 +371,43 @@ class Delays(Delivery):
         """Have a message delivered when it is due."""
         options = self._queue.log.options
         record = Record(None, due, record.key, record.value, record.headers)
-        limit = options.max_batch_bytes
-        return self.schedule_draft(encode([record], due, options.codec, (), limit), due)
+        try:
+            draft = encode([record], due, options.codec, (), options.max_batch_bytes)
+        except TooLarge as error:
+            raise no_batch_holds(self._queue.name, error) from None
+        return self.schedule_draft(draft, due, weigh(record.key, record.value))
 
-    def schedule_draft(self, draft: Draft, due: int) -> Delayed:
-        """The same, of a message that is encoded, with that time for its timestamp."""
+    def schedule_draft(self, draft: Draft, due: int, size: int) -> Delayed:
+        """The same, of a message that is encoded, with that time for its timestamp. `size` is that
+        of its key and its value."""
         limit = self._queue.log.options.max_batch_bytes
         if draft.size > limit - _ROOM:  # it has to fit into a batch of the queue
-            raise too_large(draft.size, limit - _ROOM, draft.count)
+            error = too_large(draft.size, limit - _ROOM, draft.count)
+            raise no_batch_holds(self._queue.name, error)
         incoming = self.incoming  # as long as we have it, nobody lets go of the page
-        page = self._page
+        page, unsorted = self._page, self._unsorted
+        if unsorted is not None and unsorted.is_much:
+            self._sort_away(unsorted)  # before: an interrupt leaves nothing half done
+        self._call(page)  # before, since we may be killed
         receipt = incoming.append_draft(draft)
+        if unsorted is not None:
+            unsorted.add(receipt.end_offset, size)
         if due <= self._wall_ms():
             self._queue.note_due()
-        if page is not None and page[_ASLEEP]:
-            page[_ASLEEP] = 0
-            self._alarm.ring()
-        elif due < self._alarm.next_ms:
+        self._call(page)  # who delivers may have let go meanwhile
+        if due < self._alarm.next_ms:
             self._alarm.ring()
         return Delayed(receipt, _id_of((due, receipt.offset), self._tag), due)
+
+    def _call(self, page: memoryview | None) -> None:
+        """Have whoever delivers follow what is published here, unless it is known to do so."""
+        if page is None or (self._has_called and not page[_ASLEEP]):
+            return
+        incarnation = self._queue.incarnation
+        self._alarm.call(incarnation)  # for the case that this is all that we get to do
+        page[_ASLEEP] = 0
+        self._alarm.call(incarnation)  # who had taken the first may have looked before that
+        self._has_called = True
 
     # --- cancel, list, count ----------------------------------------------------------------
 
@@ -430,15 +468,13 @@ class Delays(Delivery):
 
     def has_news(self) -> bool:
         """May somebody have written something since our last turn? What another process writes may
-        show only after a moment; it rings if it matters."""
+        show only after a moment; it rings if it matters. Where nothing is open, others may have
+        removed the files and made them anew: then nobody is asleep there."""
         incoming = self._incoming
         if incoming is not None:
             return incoming.end_offset != self._seen
         page = self._fs.map(self._board, _PAGE_SIZE, write=False)
-        if page is None or not page[_ASLEEP]:
-            return True
-        # If the files were removed and made anew, nobody looks at this page any more.
-        return Manifest.read(self._fs, self._folder) != self._manifest
+        return page is None or not page[_ASLEEP]
 
 
 def _exists(fs: FileSystem, folder: str) -> bool:
@@ -519,7 +555,9 @@ def look_at_scheduled(
         before = Manifest.read(fs, folder)
         try:
             found = _look_at(fs, folder, limit)
-        except (FileNotFoundError, OffsetOutOfRange):
+        except (FileNotFoundError, OffsetOutOfRange) as error:
+            if is_last and Manifest.read(fs, folder) == before:  # so nobody has changed them
+                raise Corrupt(f"{folder}: what is scheduled is missing: {error}") from error
             if is_last:
                 raise
         else:

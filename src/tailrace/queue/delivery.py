@@ -33,7 +33,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from tailrace import hooks
-from tailrace.errors import Corrupt, Full, NotWritten, OffsetOutOfRange, TailraceError
+from tailrace.errors import Closed, Corrupt, Full, NotWritten, OffsetOutOfRange, TailraceError
 from tailrace.kernel import CODEC_NAMES, MAX_SECTION, Record, TooLarge, encode, first_headers
 from tailrace.log.fs import FileLock, FileSystem, remove_tree
 from tailrace.log.log import Log
@@ -42,7 +42,8 @@ from tailrace.queue.handles import QueueLog
 from tailrace.queue.observing import published, weigh
 from tailrace.queue.schedule import Batch, Intent, Manifest, Schedule, is_op, op_record
 from tailrace.queue.settings import QueueSettings
-from tailrace.queue.sorted_runs import Key, Merge, Run, write_run
+from tailrace.queue.sorted_runs import Entry, Key, Merge, Run, write_run
+from tailrace.queue.unsorted import Unsorted
 
 __all__ = ["Delivery", "Target", "records_of"]
 
@@ -51,7 +52,7 @@ logger = logging.getLogger("tailrace")
 _AT_ONCE: Final = 4_096  # messages in a batch
 _BYTES_AT_ONCE: Final = 4 << 20
 _UNFLUSHED_MOST: Final = 32  # batches; a log remembers 64 of a producer
-_PORTION: Final = 4_096  # records of `incoming` between two looks at how much it is
+_PORTION: Final = 1_024  # records between two looks at how much it is, and who is still there
 
 _MERGE_AT: Final = 16  # runs of about the same size
 
@@ -74,6 +75,8 @@ class Target(Protocol):
     def log(self) -> QueueLog: ...
 
     def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> bool: ...
+
+    def check_open(self) -> None: ...
 
     def note_opened(self) -> None: ...
 
@@ -98,12 +101,14 @@ class Delivery:
         self._mutex = threading.RLock()
         self._lock: FileLock | None = None
         self._page: memoryview | None = None
+        self._unsorted: Unsorted | None = None  # as long as everything is open
         self._state: Schedule | None = None
         self._manifest: bytes | None = None  # what the state began with
         self._seen = -1  # the end of `incoming`, when we last caught up
         self._producer = ""  # nobody else's, and another each time that everything is opened
         self._unflushed: deque[tuple[int, int]] = deque()  # intents, and where their batches end
         self._merge: Merge | None = None
+        self._is_broken_off = False  # the last turn: by an interrupt, or since the store is closed
         self.is_held_up = False  # something is due, and the queue has no room for it
 
     @property
@@ -126,9 +131,11 @@ class Delivery:
             try:
                 self._refresh(incoming)
                 self._resolve()
+                self._is_broken_off = False
                 yield self._current()
-            except BaseException:
+            except BaseException as error:
                 self._forget()  # whatever is half done, the files know
+                self._is_broken_off |= not isinstance(error, Exception)
                 raise
             finally:
                 lock.release()
@@ -154,9 +161,13 @@ class Delivery:
     def _load(self) -> None:
         self._manifest = Manifest.read(self._fs, self._folder)
         self._state = Schedule(self._fs, self._folder, Manifest.load(self._fs, self._folder))
+        if self._unsorted is not None:
+            self._unsorted.sorted_to(self._state.next_offset)
 
     def _catch_up(self, incoming: QueueLog) -> None:
         """All that was written before this began is known after it."""
+        unsorted = self._unsorted
+        bytes_before = 0 if unsorted is None else unsorted.bytes
         end = _end_of(incoming)
         last_op: int | None = None
         state = self._current()
@@ -174,9 +185,13 @@ class Delivery:
                     break
             if state.next_offset == first:
                 state.next_offset = end  # there are offsets that hold nothing
+            if state.next_offset < end:
+                self._check_open()
         if state.is_full:
-            self._sort()
+            state = self._sort()
         self._seen = end
+        if unsorted is not None:
+            unsorted.correct(state.bytes, bytes_before)
 
     def _note(self, kind: str, op: dict[str, Any]) -> int:
         """Write an operation, which counts from then on; its offset."""
@@ -192,7 +207,7 @@ class Delivery:
             batch = self._next_batch(state, log)
             if batch is None:
                 return None
-            op = {
+            op = {  # `schedule.py` says what they mean
                 "p": self._producer,
                 "x": log.end_offset,
                 "b": self._fs.boot_id().hex(),
@@ -333,7 +348,7 @@ class Delivery:
             made = write_run(
                 self._fs,
                 os.path.join(self._folder, "runs", f"{number:08d}"),
-                state.entries(self._wall_ms()),
+                self._as_long_as_open(state.entries(self._wall_ms())),
                 0,
                 self._run_options(log),
             )
@@ -350,6 +365,37 @@ class Delivery:
         incoming.truncate_before(state.next_offset)
         incoming.vacuum()
         return state
+
+    def _as_long_as_open(self, entries: list[Entry]) -> Iterator[Entry]:
+        """The same. `Closed` if the store is closed meanwhile: that need not wait for a run, which
+        whoever comes next can write."""
+        for number, entry in enumerate(entries, 1):
+            if number % _PORTION == 0:
+                self._check_open()
+            yield entry
+
+    def _check_open(self) -> None:
+        """In the middle of what takes long: who closes the store does not wait for that."""
+        try:
+            self._queue.check_open()
+        except Closed:
+            self._is_broken_off = True
+            raise
+
+    def _sort_away(self, unsorted: Unsorted) -> None:
+        """See that what is not sorted is not too much, unless somebody else has done it by now. If
+        that fails, one can publish all the same."""
+        try:
+            unsorted.sorted_to(Manifest.load(self._fs, self._folder).incoming)
+            if unsorted.is_much:
+                with self._turn():
+                    pass  # it begins with that
+        except Closed:
+            raise
+        except (TailraceError, OSError) as error:
+            unsorted.put_off()
+            extra = {"queue": self._queue.name, "path": self._folder}
+            logger.warning("%s: not sorted: %s", self._folder, error, extra=extra)
 
     def _drop_runs(self) -> None:
         """With the turn: remove the runs that are not in the manifest."""

@@ -17,7 +17,7 @@ from typing import Final
 from tailrace.errors import Full
 from tailrace.queue.settings import QueueSettings
 
-__all__ = ["Depth", "waits"]
+__all__ = ["Depth", "refuse_more_than_fit", "waits"]
 
 _SHARE: Final = 8
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
@@ -33,14 +33,15 @@ def waits() -> Iterator[float]:
 
 class Depth:
     """Lets publishers in. `measure` tells how many messages are not settled, `pass_by` settles
-    those that nobody will ever get, and `drop` so many of the oldest that nobody has; both tell how
-    many. `now` gives the settings that count now: who waits goes by those. Thread-safe."""
+    those that nobody will ever get, and tells how many. `drop` drops the oldest that nobody has,
+    until only so many are not settled; or nothing, and false. `now` gives the settings that count
+    now: who waits goes by those. Thread-safe."""
 
     def __init__(
         self,
         measure: Callable[[], int],
         pass_by: Callable[[], int],
-        drop: Callable[[int], int],
+        drop: Callable[[int], bool],
         now: Callable[[], QueueSettings],
     ) -> None:
         self._measure = measure
@@ -61,18 +62,14 @@ class Depth:
                 return False
         pauses, has_waited = waits(), False
         while limit:
-            if count > limit:
-                raise Full(
-                    f"{count:,} messages at once are more than the queue {settings.name!r} holds: "
-                    f"limits.max_depth is {limit:,}"
-                )
+            refuse_more_than_fit(settings, count)
             room = limit - self._measure()
             if room >= count:
                 with self._lock:
                     self._limit, self._room = limit, (room - count) // _SHARE
                 break
             on_full = settings.limits.on_full
-            if self._pass_by() or (on_full == "drop_oldest" and self._drop(count - room)):
+            if self._pass_by() or (on_full == "drop_oldest" and self._drop(limit - count)):
                 continue
             if on_full != "block" or not block:
                 raise _full(settings)
@@ -87,10 +84,30 @@ class Depth:
         self._lock = threading.Lock()
 
 
+def refuse_more_than_fit(settings: QueueSettings, count: int) -> None:
+    """`Full` if there can never be room for so many at once."""
+    limit = settings.limits.max_depth
+    if count > limit > 0:
+        error = Full(
+            f"{count:,} messages at once are more than the queue {settings.name!r} holds: "
+            f"limits.max_depth is {limit:,}"
+        )
+        error.of_depth = True
+        raise error
+
+
 def _full(settings: QueueSettings) -> Full:
-    what = "has as many messages that are not settled as limits.max_depth allows"
+    are = "are kept" if settings.type == "stream" else "are not settled"
+    text = (
+        f"the queue {settings.name!r} has as many messages that {are} as "
+        f"limits.max_depth allows ({settings.limits.max_depth:,})"
+    )
     if settings.limits.on_full == "drop_oldest":
-        what += ", and all of them are being worked on"
-    error = Full(f"the queue {settings.name!r} {what} ({settings.limits.max_depth:,})")
+        text += (
+            ", and too few of them may be dropped: the others are being worked on, wait for a "
+            "retry, or are not archived yet"
+        )
+    error = Full(text)
+    error.of_depth = True
     error.may_wait = settings.limits.on_full == "block"
     return error

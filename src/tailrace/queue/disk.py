@@ -2,14 +2,15 @@
 
 Above `max_used_ratio` everything goes at once that retention lets go, whatever the hour; with
 `force` the oldest segments go too, as far as nobody has their messages. Above `refuse_ratio`
-publishing is refused until there is room again. As long as `enough_free` bytes are free, neither
-counts: a ratio that nobody chose says little of a large disk.
+publishing is refused until there is room again; not before what may go is gone, unless that takes
+long. As long as `enough_free` bytes are free, neither counts: a ratio that nobody chose says little
+of a large disk.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Final
@@ -111,30 +112,50 @@ def _hours(text: str) -> frozenset[int]:
 class DiskWatch:
     """The disk that a store is on. Thread-safe: two who look at once see the same."""
 
-    def __init__(self, fs: FileSystem, folder: str, settings: DiskSettings) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        settings: DiskSettings,
+        relieve: Callable[[Level], None] | None = None,
+    ) -> None:
+        """`relieve` makes room, or has it made, for one who publishes and has found it so full."""
         self.settings = settings
         self._fs = fs
         self._folder = folder
+        self._relieve = relieve
         self._looked_s = -_LOOK_AGAIN_S
         self._level = Level.FINE
 
-    def look(self) -> Level:
-        """How full it is now."""
+    def measure(self) -> Level:
+        """How full it is now. Who publishes goes by the last `look`."""
         settings, space = self.settings, self._fs.space(self._folder)
         ratio = 1 - space.free / space.total if space.total else 0.0
-        level = Level.FINE
         if settings.counts(space.free):
             if ratio >= settings.refuse_ratio:
-                level = Level.REFUSING
-            elif ratio >= settings.max_used_ratio:
-                level = Level.HIGH
+                return Level.REFUSING
+            if ratio >= settings.max_used_ratio:
+                return Level.HIGH
+        return Level.FINE
+
+    def look(self) -> Level:
+        """How full it is now, also for those who publish."""
+        return self._note(self.measure())
+
+    def _note(self, level: Level) -> Level:
         self._level, self._looked_s = level, time.monotonic()
         return level
 
     def check(self) -> None:
         """Before each publish: `Full` if nothing is to be published, as of a second ago at most."""
-        if time.monotonic() - self._looked_s > _LOOK_AGAIN_S:
-            self.look()
+        now_s = time.monotonic()
+        if now_s - self._looked_s > _LOOK_AGAIN_S:
+            self._looked_s = now_s  # the others go by what was known, until we have seen to it
+            level = self.measure()
+            if level is not Level.FINE and self._relieve is not None:
+                self._relieve(level)
+                level = self.measure()
+            self._note(level)
         if self._level is Level.REFUSING:
             raise Full(
                 f"the disk of {self._folder} is fuller than disk.refuse_ratio allows "

@@ -3,41 +3,53 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol
 
 from tailrace.errors import Closed, LeaseLost, TailraceError
+from tailrace.queue.message import Message
 
-__all__ = ["AutoExtend"]
+__all__ = ["AutoExtend", "pause_s"]
 
 
-class _Extendable(Protocol):
-    def extend(self, seconds: float | str | None = None) -> None: ...
+def pause_s(left_s: float) -> float:
+    """When to extend a lease that lasts for so long: two more tries are possible after that."""
+    return max(left_s / 3, 0.01)
 
 
 class AutoExtend:
     """Extends a lease from a thread, well before it ends, until the block is left. `lost` is true
-    if it was lost all the same: the machine slept, or the disk was full for too long."""
+    if it was lost all the same: the machine slept, or the disk was full for too long. A message
+    that was settled in the block is not lost.
 
-    def __init__(self, message: _Extendable, lease_s: float) -> None:
+    How long a lease lasts is asked each time: the queue's `visibility_timeout` may change, and what
+    somebody has extended for longer than that stays so.
+    """
+
+    def __init__(self, message: Message, keep: Callable[[Message], float]) -> None:
+        """`keep` extends the lease, if it ends sooner than usual, and says for how many seconds it
+        lasts."""
         self._message = message
-        self._every_s = max(lease_s / 3, 0.01)
+        self._keep = keep
         self._done = threading.Event()
         self.lost = False
-        self._thread = threading.Thread(target=self._run, name="tailrace-extend", daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def _run(self) -> None:
-        while not self._done.wait(self._every_s):
+    def _run(self, wait_s: float) -> None:
+        while not self._done.wait(wait_s):
             try:
-                self._message.extend()
+                wait_s = pause_s(self._keep(self._message))
             except (LeaseLost, Closed):  # or settled in the block
-                self.lost = not self._done.is_set()
+                self.lost = self._message.settled is None
                 return
             except (TailraceError, OSError):  # there is time for another try
                 continue
 
     def __enter__(self) -> AutoExtend:
-        self._message.extend()
+        wait_s = pause_s(self._keep(self._message))
+        self._thread = threading.Thread(
+            target=self._run, args=(wait_s,), name="tailrace-extend", daemon=True
+        )
         self._thread.start()
         return self
 
@@ -48,4 +60,5 @@ class AutoExtend:
         traceback: TracebackType | None,
     ) -> None:
         self._done.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()

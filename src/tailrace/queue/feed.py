@@ -6,16 +6,15 @@ decoding after it, as far as that can be foreseen.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.kernel import Record
 from tailrace.log.log import Log
+from tailrace.log.picks import Picks
 from tailrace.log.portions import Portions, Promise
 from tailrace.log.reader import Reader, View
-from tailrace.queue.runs import runs_of
 
 __all__ = ["Feed"]
 
@@ -31,11 +30,11 @@ class Feed:
 
     def __init__(self, log: Log, special: tuple[bytes, ...] = ()) -> None:
         """Nothing is promised where a record has one of the headers `special`."""
-        self._log = log
         self._special = special
         self.path = log.path
         self._tailing = log.tail("first")
         self._tailing.read_with(self._begin)
+        self._picks = Picks(self._tailing.look)
         self._next = self._tailing.position  # where the next one is expected to go on
         self._ahead: deque[Record] = deque()  # decoded, and not asked for yet
         self._portions: Portions | None = None  # what follows them
@@ -113,6 +112,7 @@ class Feed:
     def reset(self) -> None:
         """Begin anew: perhaps an exception came in the middle of reading."""
         self._next = _NOWHERE
+        self._picks.drop()
 
     def _go_to(self, first: int) -> None:
         ahead, portions, tailing = self._ahead, self._portions, self._tailing
@@ -168,20 +168,10 @@ class Feed:
 
     def read_at(self, offsets: Sequence[int]) -> list[Record]:
         """The records at some offsets, which rise: those that are still there."""
-        found: list[Record] = []
-        runs = runs_of(offsets) if offsets else []
-        for first, count in zip(runs[::2], runs[1::2], strict=True):
-            try:
-                found += self._log.read(first, first + count)
-            except (OffsetOutOfRange, Corrupt):
-                found = [r for r in found if r.offset < first]  # type: ignore[operator]
-                for offset in range(first, first + count):
-                    with contextlib.suppress(OffsetOutOfRange, Corrupt):
-                        found += self._log.read(offset, offset + 1)
-        return found
+        return self._picks.read(offsets)
 
     def close(self) -> None:
         self._portions = None
         self._ahead.clear()
+        self._picks.drop()
         self._tailing.close()
-        vars(self).pop("_log", None)  # nobody is to think that it is in use

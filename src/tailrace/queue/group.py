@@ -36,7 +36,7 @@ from tailrace.queue.group_files import (
     Member,
     discard,
     is_held,
-    plain_name,
+    process_of,
     sweep,
 )
 from tailrace.queue.group_state import State
@@ -44,12 +44,7 @@ from tailrace.queue.journal import Deleted, Journal, Op, Unfit
 from tailrace.queue.snapshots import Snapshot, Snapshots
 from tailrace.queue.turns import Turn
 
-__all__ = [
-    "LOOK_AFTER_S",
-    "Group",
-    "Member",
-    "State",
-]
+__all__ = ["LOOK_AFTER_S", "Group", "Member", "State"]
 
 logger = logging.getLogger("tailrace")
 
@@ -110,10 +105,11 @@ class Group(Generic[S]):
         self._joined = 0
         self._looked_s = 0.0  # when we last looked for the dead
 
-    @property
-    def _extra(self) -> dict[str, str]:
-        """What log records carry."""
-        return {"queue": self.queue, "group": self.id, "path": self.files.folder}
+    def _tell_of(self, level: int, text: str, about: object) -> None:
+        """Write to the log of Python what has happened to the group."""
+        folder = self.files.folder
+        extra = {"queue": self.queue, "group": self.id, "path": folder}
+        logger.log(level, f"%s: {text}", folder, about, extra=extra)
 
     def adopt(self, compact_after: int, *, is_sync: bool, is_durable: bool) -> None:
         """The queue's settings have changed. Takes no turn: the next one sees to it."""
@@ -184,6 +180,10 @@ class Group(Generic[S]):
 
     def _reload(self) -> None:
         self._is_stale = True
+        if not self._uid:
+            # We may have come into one that somebody deleted, and made anew. This lock is what we
+            # have opened first, and from now on nobody deletes the group without the turn.
+            self._presence.check_in_place()
         self._compact_at = self.files.compact_after
         self._sync_names()
         is_there = self._journal.open(lambda: self._snapshots.exported() or 0)
@@ -259,24 +259,15 @@ class Group(Generic[S]):
         """What is left of a damaged one: see `Snapshot.fill`."""
         self._journal.group = self._journal.group or snapshot.state.get("id", "")
         if snapshot.damaged:
-            logger.error(
-                "%s: %s damaged; messages may be delivered again",
-                self.files.folder,
-                ", ".join(f"pel_{shard}.json" for shard in snapshot.damaged),
-                extra=self._extra,
-            )
+            files = ", ".join(f"pel_{shard}.json" for shard in snapshot.damaged)
+            self._tell_of(logging.ERROR, "%s damaged; messages may be delivered again", files)
             snapshot.fill()
             self._journal.is_damaged = True  # others may know what was there
         return self._load(snapshot)
 
     def _keep_aside(self) -> None:
-        """Leave the damaged journal for a person to look at, and begin another."""
-        fs, folder = self.files.fs, self.files.folder
-        path = side_path(folder, f"damaged-{self._journal.generation}")
-        with contextlib.suppress(OSError):
-            self._journal.copy_to(path)
-        fs.sync_dir(os.path.dirname(path))
-        self._journal.is_damaged = False
+        """Leave the damaged journal for a person, and begin another."""
+        self._journal.keep_aside()
         # Others who have the group open know what was in the journal, and we don't; what they have
         # claimed, somebody else may get.
         self.commit({"t": "doubt"})
@@ -307,8 +298,7 @@ class Group(Generic[S]):
             self._compact_at = 2 * journal.ops
             if self._is_stale:  # half done: nothing more in this turn
                 journal.close()
-            folder = self.files.folder
-            logger.warning("%s: cannot write a snapshot: %s", folder, error, extra=self._extra)
+            self._tell_of(logging.WARNING, "cannot write a snapshot: %s", error)
 
     def _snapshot(self, *, is_last: bool = False, is_other: bool = False) -> None:
         """`is_last`: no journal is to follow, and FluxMQ is to find all of its files. `is_other`:
@@ -345,7 +335,11 @@ class Group(Generic[S]):
 
     def _sync_names(self) -> None:
         if self.files.is_durable:
-            self.files.fs.sync_dir(self.files.folder)
+            try:
+                self.files.fs.sync_dir(self.files.folder)
+            except FileNotFoundError:
+                self._check_same(is_there=False)
+                raise
 
     def wait_durable(self, mark: tuple[int, int]) -> None:
         """Without the turn: return when what was written before the mark is as durable as it has to
@@ -358,12 +352,13 @@ class Group(Generic[S]):
             if took_s:
                 hooks.observe("fsync_seconds", [took_s], self.queue, self.id)
         except OSError as error:
-            folder = self.files.folder
-            logger.error("%s: cannot sync the journal: %s", folder, error, extra=self._extra)
+            if self._is_deleted:
+                self.check_open()
+            self._tell_of(logging.ERROR, "cannot sync the journal: %s", error)
             try:
                 with self._turn:
                     self._snapshot()
-            except OSError as again:
+            except (OSError, Closed) as again:
                 raise OutcomeUnknown(
                     f"{self.files.folder}: the journal cannot be made durable ({again}). The "
                     "operation counts now, but may not survive a power cut"
@@ -441,9 +436,7 @@ class Group(Generic[S]):
         self.tidy()
         with self._turn:
             found = [
-                Member(
-                    plain_name(name), info["pid"], info["host"], info["since"], self._is_alive(info)
-                )
+                Member.of(name, info, is_alive=self._is_alive(name))
                 for name, info in self.state.members.items()
             ]
             self._bury_members()
@@ -451,32 +444,38 @@ class Group(Generic[S]):
 
     def _bury_members(self) -> list[str]:
         """With the turn: note who has died since they came."""
-        dead = [name for name, info in self.state.members.items() if not self._is_alive(info)]
+        dead = [name for name in self._concerned() if not self._is_alive(name)]
         for name in dead:
-            handle = self.state.members[name]["handle"]
             self._commit_leave(name, died=True)
             with contextlib.suppress(OSError):
-                self.files.fs.unlink(side_path(self.files.folder, ALIVE + handle))
+                self.files.fs.unlink(side_path(self.files.folder, ALIVE + process_of(name)))
         return dead
+
+    def _concerned(self) -> list[str]:
+        """With the turn: consumers who may have something of the group."""
+        return list(self.state.members)
 
     def look_for_the_dead(self) -> None:
         """With the turn: now and then see whether other members are still there. What the dead had
         is free then."""
         now_s = time.monotonic()
-        if len(self.state.members) > len(self._mine) and now_s - self._looked_s > LOOK_AFTER_S:
+        if now_s - self._looked_s > LOOK_AFTER_S:
             self._looked_s = now_s
-            if self._bury_members():
+            if self.has_others and self._bury_members():
                 self.ring()
 
-    def _is_alive(self, info: dict[str, Any]) -> bool:
-        return info["handle"] == self._handle or is_held(
-            self.files.fs, self.files.folder, ALIVE + info["handle"]
-        )
+    @property
+    def has_others(self) -> bool:
+        """Has another process something of the group? Then it may die, and leave that to us."""
+        raise NotImplementedError
+
+    def _is_alive(self, name: str) -> bool:
+        files, handle = self.files, process_of(name)
+        return handle == self._handle or is_held(files.fs, files.folder, ALIVE + handle)
 
     def _forget_the_dead(self) -> None:
         """Remove what is left of processes that died before they had a consumer."""
-        known = {info["handle"] for info in self.state.members.values()}
-        self.files.forget_all_but({*known, self._handle})
+        self.files.forget_all_but({self._handle, *map(process_of, self.state.members)})
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -497,8 +496,7 @@ class Group(Generic[S]):
                     finally:
                         self._closed = True  # for those who have waited: it is not the group's end
         except (OSError, TailraceError) as error:
-            folder = self.files.folder
-            logger.warning("%s: not closed cleanly: %s", folder, error, extra=self._extra)
+            self._tell_of(logging.WARNING, "not closed cleanly: %s", error)
         finally:
             with self._mutex:
                 self._let_go()
@@ -514,9 +512,9 @@ class Group(Generic[S]):
         if self._presence.acquire(wait=False):
             self._export()
 
-    @property
-    def is_in_use(self) -> bool:
-        """Has this process consumers in the group, or anything to settle?"""
+    def is_in_use(self, *, has_messages: bool) -> bool:
+        """Has this process consumers in the group, or anything to settle? That may take somebody
+        who `has_messages`."""
         return bool(self._mine)
 
     def _give_up_leases(self) -> None:
@@ -555,8 +553,10 @@ class Group(Generic[S]):
         return True
 
     def _discard(self) -> None:
+        """With the turn, for which others may wait: they are told that the group was deleted."""
         self._is_stale = True
         discard(self.files)
+        self._is_deleted = True
 
     def _has_leases(self) -> bool:
         """With the turn: has anybody something that is not settled, in the group or not?"""

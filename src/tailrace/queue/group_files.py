@@ -24,7 +24,6 @@ from tailrace.queue.turns import turn_of
 __all__ = [
     "ALIVE",
     "BELL",
-    "LOCK",
     "OPEN",
     "UNIQUE",
     "Foreign",
@@ -36,10 +35,11 @@ __all__ = [
     "is_held",
     "is_open",
     "plain_name",
+    "process_of",
     "sweep",
 ]
 
-LOCK, OPEN, BELL, ALIVE = "lock", "open", "bell", "alive-"
+OPEN, BELL, ALIVE = "open", "bell", "alive-"
 UNIQUE = "#"  # between what a consumer calls itself and what makes its name unique
 _DELETED = ".deleted-"
 
@@ -139,6 +139,11 @@ class Member(NamedTuple):
     since: int
     alive: bool
 
+    @classmethod
+    def of(cls, name: str, info: dict[str, Any], *, is_alive: bool) -> Member:
+        """From what a group's state has."""
+        return cls(plain_name(name), info["pid"], info["host"], info["since"], is_alive)
+
 
 def is_open(fs: FileSystem, folder: str) -> bool:
     """Has anybody the group in a folder open?"""
@@ -168,6 +173,11 @@ def _exists(fs: FileSystem, path: str) -> bool:
 def plain_name(member: str) -> str:
     """What a consumer calls itself."""
     return member.rpartition(UNIQUE)[0] or member
+
+
+def process_of(member: str) -> str:
+    """By what name a consumer's process is alive."""
+    return member.rpartition(UNIQUE)[2].partition(".")[0]
 
 
 def discard(files: GroupFiles) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import resource
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,7 +27,7 @@ from tailrace.log.producers import headers_of
 from tailrace.log.retention import VacuumReport, count_expired
 from tailrace.log.stricter import be_stricter, raise_promise
 
-__all__ = ["Bounds", "Handles", "QueueLog", "look_at", "most_files", "opening"]
+__all__ = ["Bounds", "Handles", "QueueLog", "look_at", "most_files", "opening", "other_references"]
 
 FILES_OF_A_LOG = 14
 FILES_OF_DELAYS = FILES_OF_A_LOG + 3
@@ -176,6 +177,22 @@ def _lacks_files(error: BaseException | None) -> bool:
     if isinstance(error, TailraceError):
         error = error.__cause__
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+_OWN_REFERENCES = 0  # which calls and variables have: that differs between versions of Python
+
+
+def other_references(thing: object) -> int:
+    """How many there are besides the caller's variable."""
+    return sys.getrefcount(thing) - _OWN_REFERENCES
+
+
+def _count_own_references() -> int:
+    thing = object()
+    return other_references(thing)
+
+
+_OWN_REFERENCES = _count_own_references()
 
 
 class Resting(Protocol):

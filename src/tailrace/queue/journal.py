@@ -24,6 +24,8 @@ Not thread-safe, but for `wait_durable`.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import threading
@@ -35,6 +37,7 @@ from tailrace.errors import Corrupt, NotWritten
 from tailrace.kernel import read_line as parse_line
 from tailrace.kernel import write_line as encode_line
 from tailrace.log.fs import File, FileSystem, read_exactly, write_all
+from tailrace.log.sidefiles import side_path
 
 __all__ = [
     "NAME",
@@ -99,8 +102,13 @@ class Journal:
 
     def open(self, generation: Callable[[], int] = int) -> bool:
         """Open it at its beginning; false if it is not there, or none of ours. If the line that
-        tells is damaged, `generation` has to."""
-        self.close()
+        tells is damaged, `generation` has to. Those who wait for a sync see the old one, or the new
+        one."""
+        with self._sync_lock:
+            return self._open(generation)
+
+    def _open(self, generation: Callable[[], int]) -> bool:
+        self._drop()
         try:
             file = self._fs.open(self.path, write=True)
         except FileNotFoundError:
@@ -241,14 +249,14 @@ class Journal:
 
     def wait_durable(self, mark: tuple[int, int]) -> float:
         """Return when what was written before `mark` is on the disk. Thread-safe: those who wait
-        together share a sync. `OSError` if it failed. The seconds that a sync has taken, if one was
-        needed."""
+        together share a sync. `OSError` if it failed, or cannot be done any more. The seconds that
+        a sync has taken, if one was needed."""
         with self._sync_lock:
-            if self._durable >= mark:
-                return 0.0
             generation, file = self.generation, self._file
-            if generation > mark[0] or file is None:  # a snapshot has it, which was synced
+            if self._durable >= mark or generation > mark[0]:  # a snapshot has it, which was synced
                 return 0.0
+            if file is None:
+                raise OSError(errno.EBADF, "it was closed before", self.path)
             end = (generation, self.position)  # at least: others may be writing
             begun = perf_counter()
             file.sync()
@@ -281,9 +289,14 @@ class Journal:
         write_new(self._fs, self.path + ".tmp", b"", sync=False)
         self._fs.rename(self.path + ".tmp", self.path)
 
-    def copy_to(self, path: str) -> None:
+    def keep_aside(self) -> None:
+        """Leave a copy of what is damaged, as far as there is room, for a person to look at."""
         assert self._file is not None
-        write_new(self._fs, path, read_exactly(self._file, self.position, 0))
+        path = side_path(os.path.dirname(self.path), f"damaged-{self.generation}")
+        with contextlib.suppress(OSError):
+            write_new(self._fs, path, read_exactly(self._file, self.position, 0))
+        self._fs.sync_dir(os.path.dirname(path))
+        self.is_damaged = False
 
     def disown(self) -> None:
         """In a forked child: a thread of the parent may have had the lock."""
@@ -291,9 +304,12 @@ class Journal:
 
     def close(self) -> None:
         with self._sync_lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def _first_line(file: File) -> bytes | None:

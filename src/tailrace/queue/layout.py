@@ -1,5 +1,6 @@
 """Where things are in a store.
 
+    <base>/tailrace.yaml, .yml or .toml               its configuration, if it has one of its own
     <base>/queue/
       config/queues.json
       groups/<queue>/<group>.json                     FluxMQ's, written when a group is closed
@@ -23,7 +24,9 @@ from tailrace.log.fs import FileSystem
 from tailrace.log.sidefiles import FOLDER
 from tailrace.queue.names import from_component, to_component
 
-__all__ = ["Layout", "find_root"]
+__all__ = ["CONFIGS", "Layout", "find_base", "find_root"]
+
+CONFIGS: Final = ("tailrace.yaml", "tailrace.yml", "tailrace.toml")
 
 _SEGMENTS: Final = "segments"
 _CONSUMERS: Final = "consumers"
@@ -42,6 +45,11 @@ def find_root(fs: FileSystem, path: str) -> str:
             return path
     _refuse_file(fs, path)
     return inner
+
+
+def find_base(root: str) -> str:
+    """The folder of the store, in which its own configuration is."""
+    return os.path.dirname(root) if os.path.basename(root) == "queue" else root
 
 
 def _refuse_file(fs: FileSystem, path: str) -> None:

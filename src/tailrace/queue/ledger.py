@@ -51,6 +51,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from tailrace.queue.journal import Op, unknown
+from tailrace.queue.key_order import KeyOrder
 from tailrace.queue.lease import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Lease
 from tailrace.queue.runs import Runs, offsets_of, runs_of
 from tailrace.queue.timers import Timers
@@ -61,6 +62,7 @@ _TIMED = (CLAIMED, LEASED, WAITING, DYING)
 
 _nowhere: deque[object] = deque(maxlen=0)
 _FEW = 1024  # stale timers that are not worth tidying up
+_MANY_DEPARTED = 64  # consumers: some have settled everything since they left
 _NONE = (0, Lease(FREE, 0, ""))  # no run
 
 
@@ -94,10 +96,9 @@ class Ledger:
         self.by_key = False  # messages of one key come one at a time
         self._timers = Timers()
         self._ready: list[int] = []  # a heap of offsets; some are not meant any more
-        # Of groups that keep the order of keys: the key of each pending message, and the messages
-        # of a key, of which only the first may be claimed.
-        self._keys: dict[int, int] = {}
-        self._lines: dict[int, deque[int]] = {}
+        self._order = KeyOrder()  # of groups that keep it
+        self._holes = 0  # that settled messages have left in `_pending`: who goes through it passes
+        self.departed: set[str] = set()  # consumers who left, perhaps with something in hand
 
     @property
     def pending(self) -> dict[int, Lease]:
@@ -161,11 +162,11 @@ class Ledger:
 
     def has_line(self, key: int) -> bool:
         """Is a message of this key pending, so that another has to wait?"""
-        return key in self._lines
+        return key in self._order
 
     @property
     def parked(self) -> int:
-        return len(self._keys) - len(self._lines)
+        return self._order.waiting
 
     def is_due(self, lease: Lease, now_ms: int) -> bool:
         state = lease.state
@@ -299,15 +300,9 @@ class Ledger:
         new.update(dict.fromkeys(offsets_of(op.get("parked", ())), Lease(PARKED, 0, "")))
         self.pending.update(sorted(new.items()))
         for offset, key in zip(op["keys"][::2], op["keys"][1::2], strict=True):
-            if offset in new:
-                self._keys[offset] = key
-                if key in self._lines:
-                    self._lines[key].append(offset)
-                    continue
-                self._lines[key] = deque((offset,))
-                if new[offset].state == PARKED:  # behind one that is missing
-                    self.pending[offset] = Lease(FREE, 0, "")
-                    heapq.heappush(self._ready, offset)
+            if offset in new and self._order.add(offset, key) and new[offset].state == PARKED:
+                self.pending[offset] = Lease(FREE, 0, "")  # it was behind one that is missing
+                heapq.heappush(self._ready, offset)
         if not self.by_key:  # what said so was damaged
             self._options({"o": {**self.options, "key_order": True}})
 
@@ -391,41 +386,46 @@ class Ledger:
                     del self._whole[first]
                     self._in_whole -= count
                     return count
-            elif count == 1 and not self._keys:
-                return 0 if self._pending.pop(first, None) is None else 1
-        pending = self.pending
+            elif count == 1 and not self._order.keys:
+                if self._pending.pop(first, None) is None:
+                    return 0
+                self._holes += 1
+                if self._holes > _FEW:
+                    self._close_holes()
+                return 1
+        pending, has_order = self.pending, bool(self._order.keys)
         before, pop = len(pending), pending.pop
         for index in range(0, len(runs), 2):
             offsets = range(runs[index], runs[index] + runs[index + 1])
-            if self._keys:
+            if has_order:
                 for offset in offsets:
                     if pop(offset, None) is not None:
                         self._let_next(offset)
             else:
                 _nowhere.extend(map(pop, offsets, repeat(None)))
-        return before - len(pending)
+        count = before - len(pending)
+        self._holes += count
+        self._close_holes()
+        return count
+
+    def _close_holes(self) -> None:
+        """If there are many, which is each time after as many were settled as it takes."""
+        if self._holes > _FEW + len(self._pending) // 4:
+            self._pending, self._holes = dict(self._pending), 0
 
     def _let_next(self, offset: int) -> None:
         """The next message of its key may come."""
-        key = self._keys.pop(offset, None)
-        if key is None:
-            return
-        line = self._lines[key]
-        line.remove(offset)
-        if not line:
-            del self._lines[key]
-            return
-        head = self.pending.get(line[0])
-        if head is not None and head.state == PARKED:
-            self.pending[line[0]] = Lease(FREE, 0, "", head.attempt, head.count)
-            heapq.heappush(self._ready, line[0])
+        first = self._order.remove(offset)
+        head = None if first is None else self.pending.get(first)
+        if first is not None and head is not None and head.state == PARKED:
+            self.pending[first] = Lease(FREE, 0, "", head.attempt, head.count)
+            heapq.heappush(self._ready, first)
 
     def _let_heads(self) -> list[int]:
         """Whoever waits for nobody that is known is free: which ones that were."""
-        heads = {line[0] for line in self._lines.values()}
-        freed = []
+        heads, freed = self._order.heads, []
         for offset, lease in self.pending.items():
-            if lease.state == PARKED and (offset in heads or offset not in self._keys):
+            if lease.state == PARKED and (offset in heads or offset not in self._order.keys):
                 self.pending[offset] = Lease(FREE, 0, "", lease.attempt, lease.count)
                 freed.append(offset)
         return freed
@@ -435,15 +435,15 @@ class Ledger:
         self.cursor = op["x"]
         self.epoch += 1
 
-    def held_by(self, part: str) -> list[int]:
-        """What those consumers have whose names have this part. Needs no lock."""
+    def held_by(self, part: str, at_ms: int = -1) -> list[int]:
+        """What consumers with this part in their names have beyond `at_ms`. Needs no lock."""
         held = [
             offset
             for offset, lease in list(self._pending.items())
-            if lease.state in (CLAIMED, LEASED) and part in lease.holder
+            if lease.state in (CLAIMED, LEASED) and part in lease.holder and lease.until > at_ms
         ]
         for first, (count, lease) in list(self._whole.items()):
-            if part in lease.holder:
+            if part in lease.holder and lease.until > at_ms:
                 held += range(first, first + count)
         return held
 
@@ -453,8 +453,7 @@ class Ledger:
 
     def _reset(self, op: Op) -> None:
         self.pending.clear()
-        self._keys.clear()
-        self._lines.clear()
+        self._order.clear()
         self._ready.clear()
         self._timers = Timers()
         self.cursor = op["x"]
@@ -504,12 +503,28 @@ class Ledger:
         self.members.pop(consumer, None)
         self.used_ms = max(self.used_ms, op.get("w", 0))
         if "died" not in op:
+            if self.weight:
+                self.departed.add(consumer)
+            if len(self.departed) > _MANY_DEPARTED:
+                self.look_over_departed()
             return
+        self.departed.discard(consumer)
         for offset, lease in self.pending.items():
             if lease.holder == consumer and lease.state in (CLAIMED, LEASED):
                 told = lease.attempt, lease.count, lease.strikes, lease.error
                 self.pending[offset] = Lease(lease.state, 0, consumer, *told)
                 heapq.heappush(self._ready, offset)
+
+    def look_over_departed(self) -> set[str]:
+        """Those who have something still: who closes a consumer may settle what it has received.
+        The others are forgotten. Goes through all that is pending."""
+        if self.departed:
+            self.departed &= self._holders()
+        return self.departed
+
+    def _holders(self) -> set[str]:
+        leases = [*self._pending.values(), *(lease for _, lease in self._whole.values())]
+        return {lease.holder for lease in leases if lease.state in (CLAIMED, LEASED)}
 
     def _tidy(self) -> None:
         """Nothing is kept of what was settled long ago."""
@@ -530,6 +545,7 @@ class Ledger:
 
     # --- snapshots --------------------------------------------------------------------------
 
+    _OTHERS = ("epoch", "resets", "boot", "created_ms", "used_ms", "skew_ms", "members", "options")
     _COUNTERS = ("delivered", "acked", "dead", "gone", "dropped")
 
     def dump(self) -> tuple[dict[str, Any], dict[int, Op]]:
@@ -537,42 +553,24 @@ class Ledger:
         state = {
             "cursor": self.cursor,
             "committed": self.committed,
-            "epoch": self.epoch,
-            "resets": self.resets,
-            "boot": self.boot,
-            "created_ms": self.created_ms,
-            "used_ms": self.used_ms,
-            "skew_ms": self.skew_ms,
-            "members": self.members,
-            "options": self.options,
-            **{name: getattr(self, name) for name in self._COUNTERS},
+            **{name: getattr(self, name) for name in (*self._OTHERS, *self._COUNTERS)},
         }
         entries = {offset: lease.dump() for offset, lease in self.pending.items()}
-        for offset, key in self._keys.items():
+        for offset, key in self._order.keys.items():
             entries[offset]["key"] = key
         return state, entries
 
     @classmethod
     def load(cls, state: dict[str, Any], entries: dict[int, Op]) -> Ledger:
         ledger = cls(state["cursor"])
-        for name in (
-            "epoch",
-            "resets",
-            "boot",
-            "created_ms",
-            "used_ms",
-            "skew_ms",
-            "members",
-            "options",
-            *cls._COUNTERS,
-        ):
+        for name in (*cls._OTHERS, *cls._COUNTERS):
             setattr(ledger, name, state.get(name, getattr(ledger, name)))
         ledger._options({"o": ledger.options})
         for offset, entry in sorted(entries.items()):
             ledger.pending[offset] = Lease.load(entry)
             if "key" in entry:
-                ledger._keys[offset] = entry["key"]
-                ledger._lines.setdefault(entry["key"], deque()).append(offset)
+                ledger._order.add(offset, entry["key"])
+        ledger.departed = ledger._holders() - ledger.members.keys()
         ledger._let_heads()
         ledger._arm()
         return ledger

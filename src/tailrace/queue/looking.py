@@ -9,7 +9,7 @@ moment; a group is read before the log, so that it is never ahead of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal
 
@@ -23,7 +23,7 @@ from tailrace.queue.classic import Pending, pending_of
 from tailrace.queue.clock import Clock
 from tailrace.queue.feed import Feed
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
-from tailrace.queue.group_files import ALIVE, Member, plain_name
+from tailrace.queue.group_files import ALIVE, Member, process_of
 from tailrace.queue.layout import Layout
 from tailrace.queue.ledger import Ledger
 from tailrace.queue.message import Message
@@ -126,10 +126,11 @@ class Look:
         members = []
         for name, info in list(state.members.items()):
             is_alive = self._is_alive(settings.name, group_id, info["handle"])
-            members.append(
-                Member(plain_name(name), info["pid"], info["host"], info["since"], is_alive)
-            )
+            members.append(Member.of(name, info, is_alive=is_alive))
             if not is_alive:
+                state.apply({"t": "leave", "c": name, "died": True})
+        for name in sorted(state.look_over_departed()) if isinstance(state, Ledger) else ():
+            if not self._is_alive(settings.name, group_id, process_of(name)):
                 state.apply({"t": "leave", "c": name, "died": True})
         return GroupLook(group_id, state, members, self.selection(settings.name, group_id))
 
@@ -211,13 +212,14 @@ class Look:
         finally:
             feed.close()
 
-    def dead(self, name: str) -> Iterator[Message]:
-        """The dead letters of a queue that nobody has dealt with, oldest first."""
-        return self.dead_of(self.settings(name))
+    def dead(self, name: str, places: Iterable[str] = ()) -> Iterator[Message]:
+        """The dead letters of a queue that nobody has dealt with, oldest first; `places` are as for
+        `Store.dead`."""
+        return self.dead_of(self.settings(name), places)
 
-    def dead_of(self, settings: QueueSettings) -> Iterator[Message]:
+    def dead_of(self, settings: QueueSettings, places: Iterable[str] = ()) -> Iterator[Message]:
         """The same, whatever has become of the queue since its settings were read."""
-        for letters in self.letters(settings):
+        for letters in self.letters(settings, places):
             group = self.look_at(letters, dead_letters.GROUP)
             with self.log(letters.name) as log:
                 if log is None:
@@ -227,10 +229,10 @@ class Look:
                     if dead_letters.origin(message)[0] == settings.name:
                         yield message
 
-    def letters(self, settings: QueueSettings) -> list[QueueSettings]:
+    def letters(self, settings: QueueSettings, places: Iterable[str] = ()) -> list[QueueSettings]:
         """The queues in which there may be dead letters of a queue."""
         queues = self.queues()
-        found = (queues.get(place.queue) for place in dead_letters.places_of(settings))
+        found = (queues.get(place.queue) for place in dead_letters.all_places(settings, places))
         return [each for each in found if each is not None and each.type == "classic"]
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.errors import LeaseLost
 from tailrace.kernel import Headers, Record, encode_headers, find_header, numbered, stamped
+from tailrace.kernel.headers import as_pairs
 from tailrace.queue.addresses import ROOT, address_of
-from tailrace.queue.inputs import as_reason
+from tailrace.queue.inputs import as_outgoing, as_reason
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -63,8 +64,10 @@ def new_record(
     pairs: list[tuple[str, Any]] = [(TOPIC, topic), (STATE, state)]
     if message_id is None:
         pairs.append((ID, str(next(_numbers))))
-    else:
+    elif isinstance(message_id, str | bytes):
         pairs.insert(1, (ID, message_id))
+    else:
+        raise TypeError(f"message_id is text, not {message_id!r:.60}")
     if expires_at is not None:
         pairs.append((EXPIRES, str(expires_at)))
     if for_group is not None:
@@ -113,8 +116,13 @@ stamp_of = lru_cache(1024)(Stamp)
 
 
 def check_headers(headers: Any) -> None:
-    """Refuse names that are not the publisher's to give."""
-    for name in headers if isinstance(headers, Mapping) else (pair[0] for pair in headers):
+    """Refuse what are no headers, names that are not the publisher's to give, and what can be read
+    only once: after this there would be nothing left of it."""
+    if isinstance(headers, Iterator):
+        raise TypeError(f"headers must be a mapping or a list of pairs, not {headers!r:.60}")
+    for name in (
+        headers if isinstance(headers, Mapping) else (pair[0] for pair in as_pairs(headers))
+    ):
         if isinstance(name, str) and name.startswith("_"):
             raise ValueError(f"the header {name!r}: names that begin with '_' are reserved")
 
@@ -127,10 +135,14 @@ def expires_at(record: Record) -> int | None:
 
 def given_id(record: Record) -> str | None:
     """The id that its publisher gave it; `None` if it has only a number, which others have, too."""
-    names = [name for name, _ in record.headers.pairs if name in (ID, STATE)]
-    raw = record.headers.get(ID, b"")
-    is_number = raw.isdigit() and names[:2] == [STATE, ID]
-    return None if is_number or not raw else raw.decode("utf-8", "surrogateescape")
+    states = 0
+    for name, raw in record.headers.pairs:
+        if name == STATE:
+            states += 1
+        elif name == ID:
+            is_number = raw.isdigit() and states == 1
+            return None if is_number or not raw else raw.decode("utf-8", "surrogateescape")
+    return None
 
 
 def meant_for(record: Record) -> str | None:
@@ -235,7 +247,7 @@ class Message:
     def headers(self) -> Headers:
         """What the publisher gave, and where it is a dead letter, what became of it."""
         pairs = self.record.headers.pairs
-        return Headers.from_pairs(tuple(pair for pair in pairs if pair[0] not in _OURS))
+        return Headers.from_pairs(tuple([pair for pair in pairs if pair[0] not in _OURS]))
 
     @property
     def topic(self) -> str:
@@ -291,7 +303,7 @@ class Message:
         What is in `publish` is published first, once, however often the message is delivered: pairs
         of a topic (or a queue) and a value, or `Outgoing`.
         """
-        self._settling().ack([self], publish)
+        self._settling().ack([self], as_outgoing(publish) if publish else ())
 
     def nack(self, delay: float | str | None = None, error: str = "") -> None:
         """It failed: deliver it again, after `delay`, or as the queue's `retry` says; when it has

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence, Set, ValuesView
 from datetime import datetime
 from itertools import chain, islice
 from time import perf_counter
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from tailrace import hooks
-from tailrace.errors import ConfigError, Full
+from tailrace.errors import ConfigError
 from tailrace.kernel import (
     HEADER_SIZE,
     MAX_COUNT,
-    MAX_SECTION,
     NONE,
     Draft,
     Record,
-    encode,
+    TooLarge,
     encode_one,
 )
-from tailrace.kernel.coerce import as_bytes_or_none, refuse_single
+from tailrace.kernel.coerce import as_bytes_or_none
 from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Receipt
 from tailrace.queue.addresses import topic_in
 from tailrace.queue.delays import Delayed, Delays, Scheduled, due_ms
 from tailrace.queue.handles import QueueLog
+from tailrace.queue.inputs import check_patience, check_values, no_batch_holds
 from tailrace.queue.message import Stamp, check_headers, new_record
 from tailrace.queue.observing import Weighed, published, weigh
 from tailrace.queue.settings import QueueSettings
-from tailrace.units import parse_duration
+from tailrace.queue.values import check_batch, check_size, checked_records, exceeds, records_of
+from tailrace.units import parse_span
 
-__all__ = ["Publishing", "Until", "check_size", "expires_at", "refuse_delay"]
+__all__ = ["Publishing", "Until", "expires_at", "refuse_delay"]
 
 _STAMPS_MOST = 1024
 
@@ -40,7 +41,10 @@ _STAMPS_MOST = 1024
 _WORTH_COMPRESSING = 256
 _TRY_AGAIN_AFTER = 31
 
-_SOME = 1000  # messages that are looked at together
+_FLAGS: tuple[type, type] = (bool, bool)
+_HELD = (Sequence, Set, ValuesView)  # what holds all that it gives, and gives it again
+
+Records = TypeVar("Records", bound=Iterable[Record])
 
 
 class Publishing:
@@ -152,7 +156,11 @@ class Publishing:
         compared. A sequence that is too old to be remembered is `NotWritten`. A delayed message
         cannot have them.
         """
+        if (type(wait), type(block)) != _FLAGS:
+            check_patience(wait, block)
         settings = self.settings
+        if headers is not None:
+            check_headers(headers)
         if hooks.carry_context is not None:
             headers = hooks.carry_context(headers)
         if producer is not None or sequence is not None:
@@ -186,7 +194,7 @@ class Publishing:
         if ttl is not None:
             known, ttl_ms = self._known_ttl
             if ttl is not known:
-                ttl_ms = parse_duration(ttl, "ttl")
+                ttl_ms = parse_span(ttl, "ttl")
                 self._known_ttl = ttl, ttl_ms
         expiry = now_ms + ttl_ms if ttl_ms else None
         stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
@@ -210,38 +218,36 @@ class Publishing:
     ) -> list[Record]:
         """The record of a message that has more than most, and room for it."""
         given = value, key, routing_key, headers, message_id
-        return self._admitted(
-            settings,
-            block,
-            ttl,
-            lambda expiry: [self._record(settings, *given, expiry, timestamp)],
-        )
+
+        def make(expiry: int | None) -> list[Record]:
+            return self._one_batch(settings, [self._record(settings, *given, expiry, timestamp)])
+
+        return self._admitted(settings, block, ttl, 1, make)
 
     def _admitted(
         self,
         settings: QueueSettings,
         block: bool,
         ttl: float | str | None,
-        make: Callable[[int | None], list[Record]],
-        *,
-        may_split: bool = False,
-    ) -> list[Record]:
-        """Records for which there is room; `make` makes them, and gets when they expire. What they
-        had to wait does not count."""
+        count: int,
+        make: Callable[[int | None], Records],
+    ) -> Records:
+        """So many records, for which there is room; `make` makes them, and gets when they expire.
+        What they had to wait does not count."""
         records = make(expires_at(settings, ttl, self._wall_ms()))
-        if settings.limits.on_full == "drop_oldest":
-            for batch in ([each] for each in records) if may_split else (records,):
-                self.check_batch(batch)
-        if self.admit(settings, len(records), block=block):
+        if self.admit(settings, count, block=block):
             records = make(expires_at(settings, ttl, self._wall_ms()))
         return records
 
+    def _one_batch(self, settings: QueueSettings, records: list[Record]) -> list[Record]:
+        """Records that are appended together. If others are dropped for them, they fit."""
+        if settings.limits.on_full == "drop_oldest":
+            self.check_batch(records)
+        return records
+
     def check_batch(self, records: list[Record]) -> None:
-        """`TooLarge` if a batch cannot hold them; nothing is tried of those that are small."""
-        options = self.log.options
-        limit = options.max_batch_bytes
-        if sum(weigh(record.key, record.value) for record in records) > limit // 2:
-            encode(records, 0, options.codec, (), limit)
+        """`Full` if a batch cannot hold one of them, `TooLarge` if it cannot hold all together."""
+        check_batch(records, self.name, self.log.options)
 
     def _record(
         self,
@@ -255,8 +261,6 @@ class Publishing:
         timestamp: int | None = None,
     ) -> Record:
         """The record of a message that has more than most."""
-        if headers is not None:
-            check_headers(headers)
         record = new_record(
             value,
             self._topic(routing_key),
@@ -305,7 +309,7 @@ class Publishing:
         if type(value) is not bytes:
             value = as_bytes_or_none(value, "value")
         if value is not None and len(value) > settings.limits.max_message_size > 0:
-            raise _too_large(len(value), settings)
+            raise exceeds(len(value), settings)
         options = (self._log or self.log).options
         codec = options.codec
         if self._uncompressed:
@@ -316,7 +320,8 @@ class Publishing:
         if codec and value and draft.size > HEADER_SIZE + max(len(value), _WORTH_COMPRESSING):
             self._uncompressed = _TRY_AGAIN_AFTER  # it was tried in vain
         if draft.size > HEADER_SIZE + options.max_batch_bytes:
-            raise too_large(draft.size - HEADER_SIZE, options.max_batch_bytes, 1)
+            size, limit = draft.size - HEADER_SIZE, options.max_batch_bytes
+            raise no_batch_holds(self.name, too_large(size, limit, 1))
         return draft
 
     def _publish_later(
@@ -337,7 +342,7 @@ class Publishing:
         if headers is None and message_id is None:
             stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
             draft = self._draft(settings, value, key, stamp, due, now_ms, expiry)
-            return self.delays.schedule_draft(draft, due)
+            return self.delays.schedule_draft(draft, due, weigh(key, value))
         record = self._record(settings, value, key, routing_key, headers, message_id, expiry)
         return self.delays.schedule(record, due)
 
@@ -390,9 +395,14 @@ class Publishing:
         """Publish messages in one batch (more only beyond its limits): values, or pairs of a key
         and a value, or triples with headers. `wait` and `block` as in `publish`.
 
+        If a list or a tuple has something in it that is refused, nothing is published. An iterator
+        is published while it goes on, so what came before that may be there, if it was more than a
+        batch: a note of the error tells how many. The same goes for an error of the disk.
+
         A `producer` and a `sequence` are those of the batch, as in `publish`; more than one batch
         holds is refused then."""
-        refuse_single(values)
+        check_values(values)
+        check_patience(wait, block)
         settings = self.settings
         if producer is not None or sequence is not None:
             receipt = self.log.find(producer, sequence)
@@ -401,26 +411,29 @@ class Publishing:
                 receipt = self.append(together, settings, producer, sequence)
             return receipt.wait() if wait else receipt
         stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
-        records: Iterator[Record]
-        if settings.limits.max_depth:
-            some = list(values)
-            made = self._admitted(
-                settings,
-                block,
-                ttl,
-                lambda expiry: list(_records_of(some, stamp, expiry, settings)),
-                may_split=True,
-            )
-            records = iter(made)
+        records: Iterable[Record]
+        if settings.limits.max_depth or isinstance(values, _HELD):
+            held = values if isinstance(values, list | tuple) else list(values)
+            if not held:
+                raise _no_messages()
+
+            def make(expiry: int | None) -> Iterable[Record]:
+                return checked_records(held, stamp, expiry, settings, self.log.options)
+
+            records = self._admitted(settings, block, ttl, len(held), make)
         else:
             self.admit(settings, 1, block=block)
             expiry = expires_at(settings, ttl, self._wall_ms())
-            records = _records_of(values, stamp, expiry, settings)
-        first = next(records, None)
-        if first is None:
-            raise _no_messages()
-        batch = chain((first,), records)
-        receipt = self._append_told(batch) if hooks.listeners else self.log.append_many(batch)
+            coming = records_of(values, stamp, expiry, settings)
+            first = next(coming, None)
+            if first is None:
+                raise _no_messages()
+            records = chain((first,), coming)
+        try:
+            append = self._append_told if hooks.listeners else self.log.append_many
+            receipt = append(records)
+        except TooLarge as error:  # one alone: others are put into smaller batches
+            raise no_batch_holds(self.name, error) from None
         return receipt.wait() if wait else receipt
 
     def _together(
@@ -441,9 +454,11 @@ class Publishing:
                 "sequences of their own"
             )
         stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
-        return self._admitted(
-            settings, block, ttl, lambda expiry: list(_records_of(some, stamp, expiry, settings))
-        )
+
+        def make(expiry: int | None) -> list[Record]:
+            return self._one_batch(settings, list(records_of(some, stamp, expiry, settings)))
+
+        return self._admitted(settings, block, ttl, len(some), make)
 
     def _append_told(self, records: Iterable[Record]) -> Receipt:
         begun, weighed = perf_counter(), Weighed(records)
@@ -471,7 +486,13 @@ class Publishing:
 
     def _told(self, records: list[Record], append: Callable[[], Receipt]) -> Receipt:
         begun = perf_counter() if hooks.listeners else 0.0
-        receipt = append()
+        try:
+            receipt = append()
+        except TooLarge as error:
+            if len(records) == 1:
+                raise no_batch_holds(self.name, error) from None
+            self.check_batch(records)
+            raise
         if begun:
             size = sum(weigh(record.key, record.value) for record in records)
             return published(self.name, receipt, size, begun)
@@ -494,7 +515,7 @@ def expires_at(
     if isinstance(ttl, Until):
         expiry, said = int(ttl), "what is left of it"
     else:
-        ttl_ms = parse_duration(ttl, "ttl")
+        ttl_ms = parse_span(ttl, "ttl")
         if not ttl_ms:
             return None
         expiry = now_ms + ttl_ms
@@ -523,48 +544,3 @@ def refuse_delay(is_delayed: bool) -> None:
 
 def _no_messages() -> ValueError:
     return ValueError("publish_many was given no messages")
-
-
-def check_size(record: Record, settings: QueueSettings) -> None:
-    limit, size = settings.limits.max_message_size, len(record.value or b"")
-    if limit and size > limit:
-        raise _too_large(size, settings)
-
-
-def _too_large(size: int, settings: QueueSettings) -> Full:
-    return Full(
-        f"a message of {size:,} bytes is more than the queue {settings.name!r} takes: "
-        f"limits.max_message_size is {settings.limits.max_message_size:,}"
-    )
-
-
-def _records_of(
-    values: Iterable[Any], stamp: Stamp, expiry: int | None, settings: QueueSettings
-) -> Iterator[Record]:
-    """By and by: there may be more of them than memory."""
-    values, limit = iter(values), settings.limits.max_message_size or MAX_SECTION
-    is_usual = hooks.carry_context is None
-    while some := list(islice(values, _SOME)):
-        if is_usual and set(map(type, some)) == {bytes} and max(map(len, some)) <= limit:
-            yield from stamp.records(some, expiry)
-        else:
-            for value in some:
-                yield _record_of(value, stamp, expiry, settings)
-
-
-def _record_of(value: Any, stamp: Stamp, expiry: int | None, settings: QueueSettings) -> Record:
-    key: Any = None
-    headers: Any = None
-    match value:
-        case (key, value):
-            pass
-        case (key, value, headers) if headers is not None:
-            check_headers(headers)
-    if hooks.carry_context is not None:
-        headers = hooks.carry_context(headers)
-    if headers is None:
-        record = stamp.record(value, b"" if key is None else key, expiry)
-    else:
-        record = new_record(value, stamp.topic, key=key, headers=headers, expires_at=expiry)
-    check_size(record, settings)
-    return record

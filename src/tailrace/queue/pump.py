@@ -2,9 +2,12 @@
 
 Each process that has the store open with upkeep has one; it sleeps until there is something to do.
 One at a time works, by the lock `pump`. The others sleep as long as that one does and then try the
-lock: if it has died, it is theirs. As long as nothing is scheduled nobody has the lock. Who takes
-it then, and finds something, rings for the others: whoever published it did not, if its own process
-was looking just then.
+lock: if it has died, it is theirs.
+
+The queues in which something is due soon, or has just come, are awake: they are open, and each look
+asks them for news. The others sleep: nothing of them is open, and nobody looks at them until
+something is due, or whoever publishes calls (see `Alarm`). So a look costs no more where many
+queues have something scheduled for later.
 
 Where anything was ever scheduled sleep is never longer than a second, because the clock may be set,
 and because one may be killed before it rings.
@@ -18,21 +21,23 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import Closed, TailraceError
 from tailrace.log.fs import FileLock, OsFileSystem
 from tailrace.log.watch import Watch
-from tailrace.queue.alarm import NEVER
+from tailrace.queue.alarm import NEVER, call_of
 from tailrace.queue.handles import FILES_OF_DELAYS, most_files
 
 if TYPE_CHECKING:
     from tailrace.queue.delays import Delays
+    from tailrace.queue.queue import Queue, Stream
     from tailrace.queue.store import Store
 
-__all__ = ["Pump", "delays_of", "deliver_due"]
+__all__ = ["Pump", "deliver_due"]
 
 logger = logging.getLogger("tailrace")
 
@@ -46,6 +51,18 @@ _SOON_MS: Final = 60_000  # what is due later need not be open,
 _QUIET_S: Final = 10.0  # if nothing has come for so long
 _OPEN_MOST: Final = 32  # if more are open, only what is due at once need be; fewer, where a
 _AT_ONCE_MS: Final = 100  # process may have few files
+
+
+class _Seen:
+    """What is known of a queue that has, or had, delayed messages."""
+
+    __slots__ = ("busy_s", "has_opened", "name", "next_ms")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.next_ms = 0  # when to look at it
+        self.busy_s = 0.0  # when we last did so
+        self.has_opened = False  # its log was opened for this
 
 
 class Pump:
@@ -62,9 +79,11 @@ class Pump:
         self._watched = ""
         self._lock: FileLock | None = None
         self.is_delivering = False  # the lock is ours
-        self._next: dict[str, int] = {}  # when to look at a queue, by its incarnation
+        self._knows_all = False
+        self._seen: dict[str, _Seen] = {}  # by incarnation
+        self._awake: set[str] = set()
+        self._due: list[tuple[int, str]] = []  # a heap: of those that sleep, and of what was
         self._open_most = min(_OPEN_MOST, most_files(8) // FILES_OF_DELAYS)
-        self._busy_s: dict[str, float] = {}  # when we last did so, of those that may be open
         self._thread = threading.Thread(target=self._run, name="tailrace-delays", daemon=True)
         self._thread.start()
 
@@ -127,18 +146,14 @@ class Pump:
             return max(wait_ms, _SHORTEST_MS) / 1000
         is_new = not self.is_delivering
         if is_new:
-            self.is_delivering = is_called = True
-            self._next.clear()  # others may have done anything
+            self.is_delivering = True
+            self._knows_all = False  # others may have done anything
         alarm.next_ms = 0
         next_ms = self._deliver(store, is_called)
         now_ms = store.clock.wall_ms()
         alarm.next_ms = NEVER if next_ms == NEVER else min(next_ms, now_ms + _LONGEST_MS)
         if self._look_again(store, next_ms):  # it may have come before they could read that
             return 0.0
-        if next_ms == NEVER:
-            self.is_delivering = False
-            self._lock.release()
-            return _LONGEST_MS / 1000
         if is_new:
             alarm.ring()
         return min(max(next_ms - now_ms, 0), _LONGEST_MS) / 1000
@@ -167,28 +182,76 @@ class Pump:
 
     def _deliver(self, store: Store, is_called: bool) -> int:
         """Deliver what is due in all queues; when there is something to do next."""
-        soonest = NEVER
-        for delays, incarnation in delays_of(store):
+        calls = self._alarm.take_calls()
+        if self._knows_all:
+            self._knows_all = False  # unless we get to the end
+            wanted = self._wanted(store, is_called, calls)
+        else:
+            for known in (self._seen, self._awake, self._due):
+                known.clear()
+            wanted = list(queues_of(store))
+        for queue in wanted:
             if self._stopped:
-                break
-            next_ms = self._next.get(incarnation, 0)
-            is_called_here = is_called and delays.is_open
-            if next_ms <= store.clock.wall_ms() or is_called_here or delays.has_news():
-                try:
-                    next_ms = self._deliver_one(store, delays)
-                except Closed:
-                    next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
-                except Exception as error:  # whatever it is, the other queues are waiting
-                    if incarnation in _names(store):  # else it was deleted under us
-                        extra = {"queue": delays.queue_name}
-                        trace = None if isinstance(error, TailraceError | OSError) else error
-                        text = "delayed messages cannot be delivered: %s"
-                        logger.error(text, error, extra=extra, exc_info=trace)
-                    next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
-                self._next[incarnation] = next_ms
-                self._busy_s[incarnation] = monotonic()
-            soonest = min(soonest, next_ms)
-        return soonest
+                return NEVER
+            self._see_to(store, queue)
+        self._knows_all = True
+        soonest = min((self._seen[each].next_ms for each in self._awake), default=NEVER)
+        return min(soonest, self._due[0][0]) if self._due else soonest
+
+    def _wanted(self, store: Store, is_called: bool, calls: frozenset[int]) -> list[Queue | Stream]:
+        """The queues in which there may be something to do: of those that sleep, where something
+        is due, or somebody has called."""
+        now_ms, wanted = store.clock.wall_ms(), []
+        for queue in self._queues(store, self._awake):
+            is_due = self._seen[queue.incarnation].next_ms <= now_ms
+            if is_due or is_called or queue.delays.has_news():
+                wanted.append(queue)
+        due = set()
+        while self._due and self._due[0][0] <= now_ms:
+            next_ms, incarnation = heappop(self._due)
+            seen = self._seen.get(incarnation)
+            if seen is not None and seen.next_ms == next_ms and incarnation not in self._awake:
+                due.add(incarnation)
+        wanted += [queue for queue in self._queues(store, due) if queue.delays.exists]
+        for settings in store.registry.current().values() if calls else ():
+            incarnation = settings.incarnation
+            if call_of(incarnation) in calls and incarnation not in {*self._awake, *due}:
+                queue = store.get(settings.name)
+                delays = queue.delays
+                if delays.is_open or (delays.exists and delays.has_news()):
+                    wanted.append(queue)
+        return wanted
+
+    def _queues(self, store: Store, incarnations: Iterable[str]) -> Iterator[Queue | Stream]:
+        """Those that we know, and that were not deleted."""
+        current = store.registry.current()
+        for incarnation in list(incarnations):
+            settings = current.get(self._seen[incarnation].name)
+            if settings is not None and settings.incarnation == incarnation:
+                yield store.get(settings.name)
+            else:
+                del self._seen[incarnation]
+                self._awake.discard(incarnation)
+
+    def _see_to(self, store: Store, queue: Queue | Stream) -> None:
+        incarnation = queue.incarnation
+        seen = self._seen.setdefault(incarnation, _Seen(queue.name))
+        if incarnation not in self._awake:
+            seen.has_opened = not queue.is_open
+            self._awake.add(incarnation)
+        seen.busy_s = monotonic()
+        try:
+            seen.next_ms = self._deliver_one(store, queue.delays)
+            if len(self._awake) > self._open_most and not queue.delays.is_held_up:
+                self._let_rest(store, queue, None if seen.next_ms == NEVER else seen.next_ms)
+        except Closed:
+            seen.next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
+        except Exception as error:  # whatever it is, the other queues are waiting
+            if incarnation in _names(store):  # else it was deleted under us
+                trace = None if isinstance(error, TailraceError | OSError) else error
+                text = "delayed messages cannot be delivered: %s"
+                logger.error(text, error, extra={"queue": queue.name}, exc_info=trace)
+            seen.next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
 
     def _deliver_one(self, store: Store, delays: Delays) -> int:
         while delays.deliver() is not None and not self._stopped:
@@ -203,41 +266,44 @@ class Pump:
 
     def _look_again(self, store: Store, next_ms: int) -> bool:
         """Is there anything sooner by now?"""
-        for delays, incarnation in delays_of(store):
+        for queue in self._queues(store, self._awake):
             if self._stopped:
                 return False
-            if incarnation not in self._next:
-                return True
-            if not delays.is_open:
-                self._busy_s.pop(incarnation, None)
-                if delays.has_news():
-                    return True
-            elif not delays.is_held_up:
+            if not queue.delays.is_held_up:
                 with contextlib.suppress(Exception):  # the next look tells of it
-                    next_due = delays.next_due()
-                    known = self._next[incarnation]
-                    self._next[incarnation] = NEVER if next_due is None else next_due
-                    if self._next[incarnation] < min(known, next_ms):
+                    next_due = queue.delays.next_due()
+                    seen = self._seen[queue.incarnation]
+                    known, seen.next_ms = seen.next_ms, NEVER if next_due is None else next_due
+                    if seen.next_ms < min(known, next_ms):
                         return True
-                    self._let_rest(store, delays, incarnation, next_due)
-        return False
+                    self._let_rest(store, queue, next_due)
+        return self._alarm.is_called
 
-    def _let_rest(
-        self, store: Store, delays: Delays, incarnation: str, next_due: int | None
-    ) -> None:
+    def _let_rest(self, store: Store, queue: Queue | Stream, next_due: int | None) -> None:
         """Not all queues for which something is scheduled need be open."""
-        are_many = len(self._busy_s) > self._open_most
+        are_many = len(self._awake) > self._open_most
         soon_ms = _AT_ONCE_MS if are_many else _SOON_MS
         if next_due is not None and next_due < store.clock.wall_ms() + soon_ms:
             return
-        quiet_s = monotonic() - self._busy_s.get(incarnation, 0.0)
-        if are_many or quiet_s > _QUIET_S:
-            self._busy_s.pop(incarnation, None)
-            delays.fall_asleep(next_due)
+        incarnation = queue.incarnation
+        seen = self._seen[incarnation]
+        if are_many or monotonic() - seen.busy_s > _QUIET_S:
+            queue.delays.fall_asleep(next_due)
+            if queue.delays.is_open:  # it is in use
+                return
+            self._awake.discard(incarnation)
+            if next_due is not None:
+                heappush(self._due, (next_due, incarnation))
+            if len(self._due) > 2 * len(self._seen):  # most of it is about what was
+                asleep = self._seen.keys() - self._awake
+                self._due = [(self._seen[each].next_ms, each) for each in asleep]
+                heapify(self._due)
+            if seen.has_opened:
+                queue.rest()
 
 
-def delays_of(store: Store) -> Iterator[tuple[Delays, str]]:
-    """The delayed messages of each queue that has any, with its incarnation."""
+def queues_of(store: Store) -> Iterator[Queue | Stream]:
+    """The queues that have delayed messages."""
     try:
         entries = store.fs.list(store.alarm.folder)
     except FileNotFoundError:
@@ -248,7 +314,7 @@ def delays_of(store: Store) -> Iterator[tuple[Delays, str]]:
         if entry.is_dir and name is not None:
             queue = store.get(name)
             if queue.incarnation == entry.name:
-                yield queue.delays, entry.name
+                yield queue
 
 
 def _names(store: Store) -> dict[str, str]:
@@ -259,7 +325,7 @@ def _names(store: Store) -> dict[str, str]:
 def deliver_due(store: Store) -> int:
     """Deliver what is due in all queues; how many messages that were."""
     count = 0
-    for delays, _ in delays_of(store):
-        while (delivered := delays.deliver()) is not None:
+    for queue in queues_of(store):
+        while (delivered := queue.delays.deliver()) is not None:
             count += delivered
     return count

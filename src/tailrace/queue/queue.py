@@ -20,7 +20,7 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.queue.stream import StreamGroup
 from tailrace.units import parse_duration
 
-__all__ = ["GroupInfo", "Queue", "Stream"]
+__all__ = ["GroupInfo", "Queue", "Stream", "consumer_options"]
 
 
 class Queue(LogQueue):
@@ -53,35 +53,33 @@ class Queue(LogQueue):
         `key_order=True` gives a group whose messages of one key come one at a time, in order; it is
         fixed when the group is made.
         """
-        _check_named(group)
-        check_flag("key_order", key_order)
-        if type(prefetch) is not int or prefetch < 1:
-            raise ConfigError(
-                f"prefetch: expected a number of messages from 1 on, got {prefetch!r}"
-            )
-        id = None if id is None else as_text("id", id)
-        lease_ms = None
-        if visibility_timeout is not None:
-            lease_ms = parse_duration(visibility_timeout, "visibility_timeout")
-            if not lease_ms:
-                raise ConfigError("visibility_timeout: a millisecond is the least")
+        id, lease_ms = consumer_options(
+            group,
+            filter=filter,
+            prefetch=prefetch,
+            visibility_timeout=visibility_timeout,
+            key_order=key_order,
+            id=id,
+        )
         self._bring_due()
+
+        def make(found: ClassicGroup) -> Consumer:
+            found.agree(key_order)
+            return self._attended(
+                lambda leave: Consumer(
+                    found,
+                    self._tail(found),
+                    lease_ms,
+                    prefetch=prefetch,
+                    id=id,
+                    bring_due=self._bring_due,
+                    on_close=leave,
+                )
+            )
 
         def open_consumer() -> Consumer:
             with self._lock, self._opening(group):  # it does not rest meanwhile
-                found = self.group(group, filter)
-                found.agree(key_order)
-                return self._attended(
-                    lambda leave: Consumer(
-                        found,
-                        self._tail(found.files),
-                        lease_ms,
-                        prefetch=prefetch,
-                        id=id,
-                        bring_due=self._bring_due,
-                        on_close=leave,
-                    )
-                )
+                return self._in_group(group, filter, make)
 
         return self._with_files(open_consumer)
 
@@ -175,24 +173,29 @@ class Stream(LogQueue):
             return self.settings.auto_commit_interval_ms if own_ms is None else own_ms
 
         self._bring_due()
+        first: int | None = None  # known, or refused, before the group is made
+        if start is not None or timestamp is not None:
+            first = self.resolve("first" if start is None else start, timestamp)
+
+        def make(found: StreamGroup) -> StreamConsumer:
+            if first is not None:
+                found.seek(first)
+            return self._attended(
+                lambda leave: StreamConsumer(
+                    found,
+                    self._tail(found),
+                    self.resolve,
+                    auto_commit=auto_commit,
+                    interval_ms=interval_ms,
+                    id=id,
+                    bring_due=self._bring_due,
+                    on_close=leave,
+                )
+            )
 
         def open_consumer() -> StreamConsumer:
             with self._lock, self._opening(group):  # it does not rest meanwhile
-                found = self.group(group, filter)
-                if start is not None or timestamp is not None:
-                    found.seek(self.resolve("first" if start is None else start, timestamp))
-                return self._attended(
-                    lambda leave: StreamConsumer(
-                        found,
-                        self._tail(found.files),
-                        self.resolve,
-                        auto_commit=auto_commit,
-                        interval_ms=interval_ms,
-                        id=id,
-                        bring_due=self._bring_due,
-                        on_close=leave,
-                    )
-                )
+                return self._in_group(group, filter, make)
 
         return self._with_files(open_consumer)
 
@@ -200,6 +203,31 @@ class Stream(LogQueue):
         """`for message in stream.consume(group="readers"):` waits for messages, for ever, or until
         the consumer is closed. Takes what `consumer` takes."""
         return self.consumer(group, **options)
+
+
+def consumer_options(
+    group: str,
+    *,
+    filter: str = "",
+    prefetch: int = 1,
+    visibility_timeout: float | str | None = None,
+    key_order: bool | None = None,
+    id: str | None = None,
+) -> tuple[str | None, int | None]:
+    """What `Queue.consumer` is given, checked: the id as text, and for how many milliseconds a
+    message is leased, if that was said."""
+    _check_named(group)
+    group_id_of(group, filter)
+    if key_order is not None:
+        check_flag("key_order", key_order)
+    if type(prefetch) is not int or prefetch < 1:
+        raise ConfigError(f"prefetch: expected a number of messages from 1 on, got {prefetch!r}")
+    lease_ms = None
+    if visibility_timeout is not None:
+        lease_ms = parse_duration(visibility_timeout, "visibility_timeout")
+        if not lease_ms:
+            raise ConfigError("visibility_timeout: a millisecond is the least")
+    return None if id is None else as_text("id", id), lease_ms
 
 
 def _check_named(group: str) -> None:

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
-from tailrace.errors import Full, LeaseLost
+from tailrace.errors import Full, InvalidName, LeaseLost
 from tailrace.kernel import Record
+from tailrace.log.commit import Receipt
 from tailrace.log.inputs import check_whole
 from tailrace.queue import dead_letters
-from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.clock import Clock
 from tailrace.queue.consumer import Consumer
+from tailrace.queue.dead_letters import AT_ONCE, some_of
 from tailrace.queue.inputs import as_text, check_limit
-from tailrace.queue.journal import Op
-from tailrace.queue.lease import DYING
 from tailrace.queue.message import Message
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.registry import Registry
-from tailrace.queue.runs import runs_of
-from tailrace.queue.scanning import SCAN_MOST
 from tailrace.queue.settings import QueueSettings
 
 __all__ = ["Redriving"]
-
-_AT_ONCE = 100  # dead letters
 
 
 class Redriving:
@@ -40,29 +35,31 @@ class Redriving:
     def _dead_letter_queue(self, place: dead_letters.Place) -> Queue:
         raise NotImplementedError
 
-    def _append_instead(
-        self, queue: Queue | Stream, record: Record, producer: str, source: QueueSettings
-    ) -> None:
+    def _make_as_durable(self, queue: Queue | Stream, source: QueueSettings) -> None:
         raise NotImplementedError
 
-    def _letters(self, name: str) -> list[Queue]:
-        """Where the dead letters of a queue are, if there ever were any; the oldest place first."""
+    def _letters(self, name: str, others: Iterable[str] = ()) -> list[Queue]:
+        """Where the dead letters of a queue are, if there ever were any; the oldest place first,
+        and `others` last."""
         queues, settings = self.registry.current(), self.get(name).settings
         current = dead_letters.queue_of(settings)
         return [
             self._dead_letter_queue(place)
-            for place in dead_letters.places_of(settings)
+            for place in dead_letters.all_places(settings, others)
             if place.queue in queues
             and (place.queue == current or queues[place.queue].type == "classic")
         ]
 
-    def dead(self, name: str, limit: int | None = None) -> list[Message]:
+    def dead(
+        self, name: str, limit: int | None = None, *, places: Iterable[str] = ()
+    ) -> list[Message]:
         """The dead letters of a queue that nobody has dealt with, oldest first; also those of one
         of the same name that was deleted, and those that are in `$dlq/<name>` from before it was
-        given another `dlq.topic`."""
+        given another `dlq.topic`. `places` are queues that have some beside: the `dead_letters` of
+        pipelines."""
         if limit is not None:
             limit = check_limit(limit)
-        each = (_letters_of(name, letters) for letters in self._letters(name))
+        each = (_letters_of(name, letters) for letters in self._letters(name, places))
         return list(islice(chain.from_iterable(each), limit))
 
     def redrive(
@@ -72,29 +69,36 @@ class Redriving:
         group: str | None = None,
         offsets: Iterable[int] | None = None,
         limit: int | None = None,
+        places: Iterable[str] = (),
     ) -> int:
         """Bring dead letters back to the queue, each for the group that had it, as if nobody had
         tried it: all of them, those of one group, or those at `offsets` among the dead letters
         (`ValueError` if one is a letter in each of two places, see `dead`). How many that were.
-        Each comes back once, whatever happens meanwhile; those that somebody else has at the moment
-        are left to them, and those of a group that is gone stay where they are: nobody would get
-        them. They come back when there is a consumer of that group again. If the queue has no room,
-        or the disk, the others stay, too: `Full`, whose note tells how many came back."""
-        count = 0
-        with contextlib.closing(self._redrive_each(name, group, offsets, limit)) as letters:
-            try:
-                for _ in letters:
-                    count += 1
-            except Full as error:
-                error.add_note(f"{count} dead letters were brought back before")
-                raise
-        return count
+        Each comes back once, whatever happens meanwhile; what pipelines have refused, once for all
+        who read the queue, however many they are. `places` are as for `dead`. Letters that somebody
+        else has at the moment are left to them, and those of a group that is gone stay where they
+        are: nobody would get them. They come back when there is a consumer of that group again; to
+        ask for a group that neither is there nor has any is `InvalidName`. If the queue has no
+        room, or the disk, the others stay, too: `Full`, whose note tells how many came back."""
+        told: list[int] = []
+        try:
+            self._redrive(name, group, offsets, limit, lambda _, back: told.append(back), places)
+        except Full as error:
+            error.add_note(f"{sum(told)} dead letters were brought back before")
+            raise
+        return sum(told)
 
-    def _redrive_each(
-        self, name: str, group: str | None, offsets: Iterable[int] | None, limit: int | None
-    ) -> Generator[Message, None, None]:
-        """The same, one by one, for who wants to know how far it came: each when it is back. To be
-        closed, so that nothing is held."""
+    def _redrive(
+        self,
+        name: str,
+        group: str | None,
+        offsets: Iterable[int] | None,
+        limit: int | None,
+        tell: Callable[[list[int], int], object],
+        others: Iterable[str] = (),
+    ) -> None:
+        """The same. Whenever some are dealt with, it tells which ones, and how many messages that
+        are in the queue: also before an error."""
         if limit is not None:
             limit = check_limit(limit)
         if group is not None:
@@ -102,75 +106,97 @@ class Redriving:
         offsets = None if offsets is None else list(offsets)
         for offset in offsets or ():
             check_whole("offsets", offset, "offsets among the dead letters")
-        places, target, done = self._letters(name), self.get(name), 0
+        places, target, done = self._letters(name, others), self.get(name), 0
         chosen = None if offsets is None else set(offsets)
         if chosen and len(places) > 1:
             _refuse_ambiguous(name, places, chosen)
         there = {"", *target.group_ids()}  # "": a letter of another system, which is for all
+        if group is not None and group not in there:
+            each = (letter for letters in places for letter in _letters_of(name, letters))
+            if all(dead_letters.origin(letter)[1] != group for letter in each):
+                raise InvalidName(f"{name!r} has no group {group!r}, and no dead letters of one")
         for letters in places:
             wanted = (
-                letter.offset
+                letter
                 for letter in _letters_of(name, letters)
                 if group in (None, dead_letters.origin(letter)[1])
                 and dead_letters.origin(letter)[1] in there
                 and (chosen is None or letter.offset in chosen)
             )
-            left = None if limit is None else limit - done
-            with (
-                letters.consumer(dead_letters.GROUP) as consumer,
-                contextlib.closing(
-                    self._redrive_from(letters, wanted, consumer, target, left)
-                ) as redriven,
-            ):
-                for message in redriven:
-                    done += 1
-                    yield message
+            with letters.consumer(dead_letters.GROUP) as consumer:
+                while limit is None or done < limit:
+                    most = AT_ONCE if limit is None else min(limit - done, AT_ONCE)
+                    portion = [each.offset for each in some_of(wanted, _record_of, most)]
+                    if not portion:
+                        break
+                    claimed = consumer.claim_at(portion)
+                    fresh: list[Message] = []
+                    try:
+                        self._bring_back(claimed, consumer, letters, target, fresh)
+                    finally:
+                        back = sum(each.settled == "acked" for each in fresh)
+                        done += back
+                        tell([each.offset for each in claimed if each.settled == "acked"], back)
 
-    def _redrive_from(
+    def _bring_back(
         self,
-        letters: Queue,
-        wanted: Iterator[int],
+        claimed: list[Message],
         consumer: Consumer,
+        letters: Queue,
         target: Queue | Stream,
-        limit: int | None,
-    ) -> Generator[Message, None, None]:
-        """Those at these offsets of one place."""
-        done = 0
-        while limit is None or done < limit:
-            most = _AT_ONCE if limit is None else min(limit - done, _AT_ONCE)
-            batch = list(islice(wanted, most))
-            if not batch:
-                break
-            claimed = _claim(consumer, batch)
-            with contextlib.closing(self._redrive(claimed, consumer, letters, target)) as redriven:
-                for message in redriven:
-                    done += 1
-                    yield message
-
-    def _redrive(
-        self, claimed: list[Message], consumer: Consumer, letters: Queue, target: Queue | Stream
-    ) -> Generator[Message, None, None]:
+        fresh: list[Message],
+    ) -> None:
+        """Some letters, with one wait for the disk: first they are in the queue, and durable there,
+        and only then they are settled here. Who dies on the way leaves letters that are back, and
+        whose turn comes again: each is appended once. `fresh` gets those that were not met."""
+        receipts: list[Receipt] = []
         try:
-            for message in claimed:
-                self._revive(message, letters, target)
-                try:
-                    message.ack()
-                except LeaseLost:  # it took long, and somebody else does it, too
-                    continue
-                yield message
+            try:
+                for message in claimed:
+                    is_met = _is_met(message, letters, target)
+                    receipts.append(self._revive(message, letters, target))
+                    if not is_met:
+                        fresh.append(message)
+            finally:  # also those before one that cannot come back, or before an interrupt
+                self._settle_revived(claimed[: len(receipts)], receipts, consumer, letters, target)
         finally:
             if left := [message for message in claimed if message.settled is None]:
                 with contextlib.suppress(LeaseLost):
                     consumer.release(left)
 
-    def _revive(self, message: Message, letters: Queue, target: Queue | Stream) -> None:
-        producer = dead_letters.step_id("redrive", letters.incarnation, target.name, message.offset)
+    def _revive(self, message: Message, letters: Queue, target: Queue | Stream) -> Receipt:
+        """Append it, unless that was done before; it is durable when the receipt says so."""
+        producer = dead_letters.redrive_id(message, letters.incarnation, target.name)
         ttl_ms = target.settings.limits.message_ttl_ms
         expires_at = self.clock.wall_ms() + ttl_ms if ttl_ms else None
         record = dead_letters.revived(message, expires_at)
         if target.log.find(producer, 0) is None:  # else it is there, and needs no room
             target.admit(target.settings, 1, block=False)
-        self._append_instead(target, record, producer, letters.settings)
+        return target.append_accepted(record, producer)
+
+    def _settle_revived(
+        self,
+        revived: list[Message],
+        receipts: list[Receipt],
+        consumer: Consumer,
+        letters: Queue,
+        target: Queue | Stream,
+    ) -> None:
+        if not revived:
+            return
+        for receipt in receipts:
+            receipt.wait()
+        self._make_as_durable(target, letters.settings)
+        with contextlib.suppress(LeaseLost):  # it took long, and somebody else does it, too
+            consumer.ack(revived)
+
+
+def _is_met(message: Message, letters: Queue, target: Queue | Stream) -> bool:
+    """Has the letter of another pipeline brought the same message back?"""
+    if dead_letters.refused_by(message) is None:
+        return False
+    producer = dead_letters.redrive_id(message, letters.incarnation, target.name)
+    return target.log.find(producer, 0) is not None
 
 
 def _letters_of(name: str, letters: Queue) -> Iterator[Message]:
@@ -192,47 +218,5 @@ def _refuse_ambiguous(name: str, places: list[Queue], chosen: set[int]) -> None:
         met |= found
 
 
-def _claim(consumer: Consumer, offsets: list[int]) -> list[Message]:
-    """Claim the messages at these offsets, which rise, as far as nobody has them. No other message
-    is held up by that, and none is passed over: what lies between is free."""
-    group, wanted = consumer._group, set(offsets)
-    lease_ms = group._office.settings.visibility_timeout_ms
-    with group._turn:
-        ledger, now_ms = group.state, group.files.clock.boot_ms()
-        cursor, end = ledger.cursor, offsets[-1] + 1
-        claim: Op = {"t": "claim", "c": consumer._member, "u": ledger.tick(now_ms + lease_ms)}
-        claim |= {"h": 1, "f": cursor, "x": max(cursor, end)}
-        ops, ours = [claim], [offset for offset in offsets if _is_free(group, offset, now_ms)]
-        if ours:
-            claim["again"] = runs_of(ours)
-        if end > cursor:
-            ahead = _offsets_ahead(group, cursor, end)
-            between = [offset for offset in ahead if offset not in wanted]
-            ours += [offset for offset in ahead if offset in wanted]
-            if ahead:
-                claim["r"] = runs_of(ahead)
-            if between:
-                ops.append({"t": "release", "r": runs_of(between)})
-        if ours or end > cursor:
-            group.commit(*ops)
-        messages = []
-        for record in group._feed.read_at(ours):
-            lease = ledger.pending[record.offset]  # type: ignore[index]
-            told = lease.attempt, ledger.epoch, lease.count, lease.error
-            messages.append(Message(group.queue, record, group, *told))
-    return messages
-
-
-def _offsets_ahead(group: ClassicGroup, first: int, end: int) -> list[int]:
-    """With the turn: what concerns the group, from its cursor up to an offset."""
-    met: list[int] = []
-    found: list[Record] | None = None
-    while first < end and found != []:
-        found, first = group._feed.take(first, min(end - first, SCAN_MOST))
-        met += [r.offset for r in found if group._selection.takes(r)]  # type: ignore[misc]
-    return [offset for offset in met if offset < end]
-
-
-def _is_free(group: ClassicGroup, offset: int, now_ms: int) -> bool:
-    lease = group.state.pending.get(offset)
-    return lease is not None and lease.state != DYING and group.state.is_due(lease, now_ms)
+def _record_of(letter: Message) -> Record:
+    return letter.record

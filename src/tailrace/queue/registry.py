@@ -306,6 +306,9 @@ class Registry:
             return None
         try:
             return read_exactly(file, file.size(), 0)
+        except OSError as error:  # such as that it is a folder; of an open file it names none
+            error.filename = error.filename or self.path
+            raise
         finally:
             file.close()
 

@@ -35,6 +35,14 @@ class Reserve:
         self._folder = folder
         self._path = os.path.join(folder, NAME)
 
+    @property
+    def is_there(self) -> bool:
+        """Is it whole? Whoever may not look does not know."""
+        try:
+            return self._fs.stat(self._path).size >= SIZE
+        except OSError:
+            return False
+
     def have(self) -> None:
         """Have it if that can be; whoever opens the store can do without."""
         try:

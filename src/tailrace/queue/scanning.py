@@ -114,6 +114,11 @@ class Scanner:
         self._selection = selection
         self._group_id = group_id
 
+    def is_blocked(self, ledger: Ledger, scan: Scan | None = None) -> bool:
+        """Do so many wait behind others of their key that nobody is to look further?"""
+        parked = 0 if scan is None else len(scan.parked)
+        return ledger.by_key and ledger.parked + parked >= _PARKED_MOST
+
     def scan(
         self,
         ledger: Ledger,
@@ -128,7 +133,7 @@ class Scanner:
         if before is not None:
             scan.met, scan.parked = before.met, before.parked
         takes, feed, by_key = self._selection.takes, self._feed, ledger.by_key
-        if by_key and ledger.parked + len(scan.parked) >= _PARKED_MOST:
+        if self.is_blocked(ledger, scan):
             scan.cursor = ledger.cursor  # nobody looks at these yet
             feed.lost.clear()
             return scan
@@ -148,7 +153,7 @@ class Scanner:
                 scan.lost += report_lost(feed, self._group_id)
             if not records or len(scan.records) == want:
                 return scan
-            if by_key and ledger.parked + len(scan.parked) >= _PARKED_MOST:
+            if self.is_blocked(ledger, scan):
                 return scan
             if looked_at >= SCAN_MOST:
                 scan.more = True

@@ -12,6 +12,18 @@ counts), and then the records of `incoming`, in order:
     cancel       a message is not to be delivered
     deliver      these messages go to the queue now
 
+The last two are operations, which are JSON; their keys are short since there are many:
+
+    k   of `cancel`, the key of the message: when it is due, and its offset; of `deliver`, the key
+        of the last that was looked at, up to which everything is done with
+    m   which messages of `incoming` go: runs of their offsets
+    r   by the name of a sorted run: its next position, what is live from there on, and which go:
+        runs of their positions
+    p   the producer by whose name their batch is in the queue; its sequence is this offset
+    x   where the queue ended, from where on one looks for the batch
+    b   the boot it was written in
+    f   below this offset of `incoming` the queue has all intents, durably if it promises that
+
 So everybody who reads the files has the same state. Not thread-safe: the turn guards it.
 """
 
@@ -32,7 +44,17 @@ from tailrace.log.sidefiles import load_checked_json, store_checked_json
 from tailrace.queue.runs import Runs, offsets_of, runs_of
 from tailrace.queue.sorted_runs import CANCEL, MESSAGE, VOID, WEIGHT, Entry, Key, Run, RunInfo
 
-__all__ = ["OP", "Batch", "Intent", "Manifest", "Schedule", "is_op", "op_record"]
+__all__ = [
+    "OF_A_MESSAGE",
+    "OP",
+    "Batch",
+    "Intent",
+    "Manifest",
+    "Schedule",
+    "is_op",
+    "most_unsorted",
+    "op_record",
+]
 
 OP: Final = "_delays"  # the header that says what a record of `incoming` is, if it is no message
 _RAW_OP: Final = OP.encode()
@@ -50,7 +72,7 @@ _QUIET_RECORDS: Final = 1_024
 _NEVER_OVER: Final = 2**63
 _BEFORE_ALL: Final = (-1, 0)  # a key
 
-_OF_A_MESSAGE: Final = 64  # bytes, beside its key and its value
+OF_A_MESSAGE: Final = 64  # bytes, beside its key and its value
 
 
 class Manifest(NamedTuple):
@@ -84,13 +106,17 @@ class Manifest(NamedTuple):
                 "backup, or remove its folder to give up the delayed messages of the queue",
                 path=path,
             )
-        if document["format"] > _FORMAT:
-            raise ConfigError(
-                f"{path} has the format {document['format']}; this tailrace knows formats up to "
-                f"{_FORMAT}: upgrade tailrace to open it"
-            )
-        runs = tuple(RunInfo(*each) for each in document["runs"])
-        return cls(document["id"], document["incoming"], document["next_run"], runs)
+        try:
+            if document["format"] > _FORMAT:
+                raise ConfigError(
+                    f"{path} has the format {document['format']}; this tailrace knows formats up "
+                    f"to {_FORMAT}: upgrade tailrace to open it"
+                )
+            runs = tuple(RunInfo(*each) for each in document["runs"])
+            return cls(document["id"], document["incoming"], document["next_run"], runs)
+        except (KeyError, TypeError, ValueError) as error:
+            text = f"{path} says nothing that makes sense: {error!r}"
+            raise Corrupt(text, path=path) from error
 
     def store(self, fs: FileSystem, folder: str) -> None:
         document = {"format": _FORMAT, **self._asdict(), "runs": [list(run) for run in self.runs]}
@@ -155,7 +181,7 @@ class Schedule:
         """The next record of `incoming`."""
         offset: int = record.offset  # type: ignore[assignment]
         self.next_offset = offset + 1
-        self.bytes += len(record.value or b"") + len(record.key or b"") + _OF_A_MESSAGE
+        self.bytes += len(record.value or b"") + len(record.key or b"") + OF_A_MESSAGE
         kind = find_header(record, _RAW_OP)
         if kind is None:
             due: int = record.timestamp  # type: ignore[assignment]
@@ -261,7 +287,7 @@ class Schedule:
             last, chosen = key, self._choose(key, list(same), parts, offsets)
             if chosen is not None:
                 records.append(chosen)
-                size += len(chosen.value or b"") + len(chosen.key or b"") + _OF_A_MESSAGE
+                size += len(chosen.value or b"") + len(chosen.key or b"") + OF_A_MESSAGE
         for key in popped:
             heappush(self._heap, key)
         runs = {}
@@ -361,6 +387,12 @@ def _first_of(candidate: _Candidate) -> Key:
 
 def _key_of(entry: Entry) -> Key:
     return entry.key
+
+
+def most_unsorted() -> tuple[int, int]:
+    """How many records of `incoming`, and how many bytes, who publishes leaves to others to sort:
+    more than fills the memory of whoever delivers, who is to do it if there is one."""
+    return 2 * _RECORDS_MOST, 2 * _BYTES_MOST
 
 
 def is_op(record: Record) -> bool:

@@ -12,10 +12,11 @@ from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.queue.addresses import default_binding, parse_address
 from tailrace.queue.names import check_name
 from tailrace.queue.topics import check_filter, check_topic, matches
-from tailrace.units import parse_duration, parse_size
+from tailrace.units import parse_size, parse_span, write_duration
 
 __all__ = [
     "CODECS",
+    "KEYS",
     "LOG_OPTIONS",
     "ON_FULL",
     "OPTIONS",
@@ -33,10 +34,9 @@ TYPES: Final = ("classic", "stream")
 ON_FULL: Final = ("raise", "block", "drop_oldest")
 CODECS: Final = ("none", "s2", "zstd")
 
-# FluxMQ's file has 64 bits for a number, and counts times in nanoseconds; 32 bits for retries, of
-# which the most stands for no limit.
+# FluxMQ's file has 64 bits for a number; 32 bits for retries, of which the most stands for no
+# limit.
 _LARGEST: Final = 2**63 - 1
-_LONGEST_MS: Final = _LARGEST // 1_000_000
 UNLIMITED: Final = 2**31 - 1
 
 _USUAL_SIZE: Final = 10 * 2**20
@@ -143,7 +143,7 @@ class QueueSettings:
         everything that is addressed to it by its name; with none of them it gets only what is
         published to it directly.
         """
-        return cls.unchecked(name, type, defaults, **options)._checked()
+        return cls.unchecked(name, type, defaults, **options)._checked(options)
 
     @classmethod
     def unchecked(
@@ -168,6 +168,8 @@ class QueueSettings:
             incarnation=new_incarnation(),
         )
         for given in (defaults or {}, options):
+            if given is options and settings.type == "classic":
+                settings = replace(settings, primary_group="")  # a default for streams
             settings = settings._with({k: v for k, v in given.items() if k not in _FIXED})
         return settings
 
@@ -232,31 +234,45 @@ class QueueSettings:
             elif flush is not promise:
                 self._refuse("flush", promise or FlushMode.SYNC, str(flush))
         settings = settings._with(options)
-        return settings if settings is self else settings._checked(self)
+        return settings if settings is self else settings._checked(options, self)
 
-    def _checked(self, before: QueueSettings | None = None) -> QueueSettings:
+    def _checked(
+        self, options: Mapping[str, Any], before: QueueSettings | None = None
+    ) -> QueueSettings:
         """Itself, unless its options contradict each other. How they did `before` is no reason to
         refuse a change of something else: FluxMQ may have made the queue."""
-        known = () if before is None else list(before.contradictions())
-        for key, said in self.contradictions():
+        known = () if before is None else list(before.contradictions(options))
+        for key, said in self.contradictions(options):
             if (key, said) not in known:
                 raise ConfigError(f"{key}: {said}")
         return self
 
-    def contradictions(self) -> Iterator[tuple[str, str]]:
-        """What cannot be true of one queue at once: the option that is to blame, and why."""
+    def contradictions(self, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """What cannot be true of one queue at once: the option that is to blame, and why. What was
+        `given` somebody has chosen, also if it is what it would be anyway."""
         name = self.name
         if self.ephemeral and self.flush not in (None, FlushMode.NONE):
             yield "flush", f"{name} is ephemeral, and so it is never flushed"
         if self.topics == (default_binding(name),) and ("+" in name or "#" in name):
             yield "topics", f"{name!r} cannot be a level of a filter; give it topics"
         largest, limit = self.max_batch_bytes, self.limits.max_message_size
-        if limit > largest and limit != _USUAL_SIZE:  # nobody has chosen the usual one
+        limits = given.get("limits")
+        is_chosen = isinstance(limits, Mapping) and limits.get("max_message_size") is not None
+        if limit > largest and (is_chosen or limit != _USUAL_SIZE):
             said = (
                 f"{limit:,} bytes are more than a batch can hold, and a message is in one: "
                 f"max_batch_bytes is {largest:,}; raise that, too, or lower this"
             )
             yield "limits.max_message_size", said
+        first, longest = self.retry.initial_backoff_ms, self.retry.max_backoff_ms
+        if longest < first:
+            said = (
+                f"{write_duration(longest)} is less than retry.initial_backoff, which is "
+                f"{write_duration(first)}; raise this, or lower that"
+            )
+            yield "retry.max_backoff", said
+        if self.primary_group and self.type == "classic":
+            yield "primary_group", f"{name} is a classic queue, and only a stream can have one"
         if self.dlq.enabled and self.dlq.topic:
             yield from self._wrong_topic(self.dlq.topic)
 
@@ -372,15 +388,8 @@ def _size(value: Any, key: str) -> int:
     return _between(parse_size(value, key), key, 0, _LARGEST)
 
 
-def _duration(value: Any, key: str) -> int:
-    milliseconds = parse_duration(value, key)
-    if milliseconds > _LONGEST_MS:
-        raise ConfigError(f"{key}: {value!r} is too long; 292 years are the most")
-    return milliseconds
-
-
 def _some_time(value: Any, key: str) -> int:
-    milliseconds = _duration(value, key)
+    milliseconds = parse_span(value, key)
     if not milliseconds:
         raise ConfigError(f"{key}: {value!r} is no time at all; a millisecond is the least")
     return milliseconds
@@ -435,7 +444,7 @@ def _log_option(value: Any, key: str) -> int | str:
     options = LogOptions.parse(**{key: value})
     if hasattr(options, key):
         return int(getattr(options, key))
-    return f"{_duration(value, key)}ms"
+    return f"{parse_span(value, key)}ms"
 
 
 # --- mappings -------------------------------------------------------------------------------
@@ -452,13 +461,13 @@ _NESTED: Final[Mapping[str, _Parsers]] = {
     "limits": {
         "max_message_size": ("max_message_size", _size),
         "max_depth": ("max_depth", _count),
-        "message_ttl": ("message_ttl_ms", _duration),
+        "message_ttl": ("message_ttl_ms", parse_span),
         "on_full": ("on_full", _one_of(ON_FULL)),
     },
     "retry": {
         "max_retries": ("max_retries", _retries),
-        "initial_backoff": ("initial_backoff_ms", _duration),
-        "max_backoff": ("max_backoff_ms", _duration),
+        "initial_backoff": ("initial_backoff_ms", parse_span),
+        "max_backoff": ("max_backoff_ms", parse_span),
         "multiplier": ("multiplier", _multiplier),
     },
     "dlq": {
@@ -467,7 +476,7 @@ _NESTED: Final[Mapping[str, _Parsers]] = {
         "expired": ("expired", _flag),
     },
     "retention": {
-        "max_age": ("max_age_ms", _or_none(_duration)),
+        "max_age": ("max_age_ms", _or_none(parse_span)),
         "max_bytes": ("max_bytes", _or_none(_size)),
         "max_records": ("max_records", _or_none(_count)),
         "max_length_bytes": ("max_bytes", _or_none(_size)),
@@ -483,11 +492,9 @@ _PLAIN: Final[_Parsers] = {
     "reserved": ("reserved", _flag),
     "compression": ("compression", _one_of(CODECS)),
     "compact_after": ("compact_after", _count_from_one),
-    "auto_commit_interval": ("auto_commit_interval_ms", _duration),
-    "expire_groups": ("expire_groups_ms", _duration),
+    "auto_commit_interval": ("auto_commit_interval_ms", parse_span),
+    "expire_groups": ("expire_groups_ms", parse_span),
 }
-
-OPTIONS: Final = frozenset({*_FIXED, *_PLAIN, *_NESTED, *LOG_OPTIONS, "replication"})
 
 # What FluxMQ's configuration says of replication, which means nothing as long as it is off.
 _REPLICATION: Final = (
@@ -497,6 +504,14 @@ _REPLICATION: Final = (
     "ack_timeout",
     "replication_factor",
     "min_in_sync_replicas",
+)
+
+_MAPPINGS: Final[Mapping[str, Collection[str]]] = {**_NESTED, "replication": _REPLICATION}
+_ALONE: Final = (*_FIXED, *_PLAIN, *LOG_OPTIONS)
+OPTIONS: Final = frozenset({*_ALONE, *_MAPPINGS})
+# The same with what is in the mappings: `limits.max_depth`.
+KEYS: Final = frozenset(
+    {*_ALONE, *(f"{key}.{name}" for key in _MAPPINGS for name in _MAPPINGS[key])}
 )
 
 

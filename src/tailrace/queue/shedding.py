@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import islice, takewhile
 
@@ -14,7 +14,7 @@ from tailrace.queue.outlook import Outlook
 from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import SCAN_MOST, Scan, first_of_keys
 
-__all__ = ["Shedding", "drop_below"]
+__all__ = ["Shedding", "drop_oldest"]
 
 
 class Shedding(Burying):
@@ -102,7 +102,11 @@ class Shedding(Burying):
             return self._count_unsettled(end)
 
     def _count_unsettled(self, end: int) -> int:
-        return self.state.weight + max(end - self._next, 0)
+        return self.state.weight + self._count_new(end)
+
+    def _count_new(self, end: int) -> int:
+        """How many messages nobody has looked at, of a log that ends there."""
+        return max(end - self._next, 0)
 
     @property
     def _next(self) -> int:
@@ -131,49 +135,55 @@ class Shedding(Burying):
             if ops:
                 self.commit(*ops)
 
-    def drop_ready(self, below: int, limit: int | None = None) -> int:
-        """Settle the oldest messages below an offset that nobody has, without delivering them; how
-        many."""
-        with self._turn:
-            count = self._drop(self._ready_below(below)[:limit], below, limit)
-        hooks.count("dropped", count, self.queue, self.id)
-        return count
+    def excess(self, end: int, keep: int) -> int:
+        """With the turn: how many messages more than `keep` are not settled, of a log that ends
+        there."""
+        return self._count_unsettled(end) - keep
+
+    def all_below(self, below: int) -> int:
+        """With the turn: how many messages below an offset are not settled."""
+        return sum(offset < below for offset in self.state.pending) + self._count_new(below)
 
     def _ready_below(self, below: int) -> list[int]:
-        """With the turn: what is pending there, and nobody has."""
+        """With the turn: what is pending there, and nobody has. That another message of its key has
+        to be settled first gives it to nobody."""
         ledger, now_ms = self.state, self.files.clock.boot_ms()
         return [
             offset
             for offset, lease in ledger.pending.items()
-            if offset < below and lease.state != DYING and ledger.is_due(lease, now_ms)
+            if offset < below
+            and (lease.state == PARKED or (lease.state != DYING and ledger.is_due(lease, now_ms)))
         ]
 
-    def _drop(self, ready: list[int], below: int, limit: int | None) -> int:
-        """With the turn: settle these, and what is at the cursor."""
-        first = self._next
-        upto = below if limit is None else min(first + limit - len(ready), below)
-        count = len(ready) + max(upto - first, 0)
-        if count:
-            runs, cursor = runs_of(ready) if ready else [], self.state.cursor
-            upto = max(upto, first)
-            self.commit({"t": "drop", "r": runs, "f": cursor, "x": upto, "n": count})
-        return count
+    def _drop(self, ready: list[int], new: int) -> None:
+        """With the turn: settle these, and so many of what is at the cursor, without delivering
+        them."""
+        runs, upto = runs_of(ready) if ready else [], self._next + new
+        count = len(ready) + new
+        self.commit({"t": "drop", "r": runs, "f": self.state.cursor, "x": upto, "n": count})
 
 
-def drop_below(groups: Sequence[Shedding], below: int) -> dict[str, int] | None:
-    """Settle everything below an offset, in all of these groups; how many that were, by group.
-    `None`, and nothing is dropped, if somebody has a message there. All groups wait meanwhile, in
-    an order that everybody keeps, or one of them might claim what the next is about to drop."""
-    dropped: dict[str, int] = {}
+def drop_oldest(
+    groups: Sequence[Shedding], below: int, excess: Callable[[Shedding], int]
+) -> dict[str, int] | None:
+    """Drop the oldest messages below an offset that nobody has, in each of these groups as many as
+    `excess` says, which is asked with the group's turn; how many that were, by group. `None`, and
+    nothing is dropped, if one of them has not so many. All groups wait meanwhile, in an order that
+    everybody keeps, or one of them might claim what the next is about to drop."""
+    dropped: dict[Shedding, int] = {}
     with ExitStack() as turns:
-        ready: dict[Shedding, list[int]] = {}
+        drops: dict[Shedding, tuple[list[int], int]] = {}
         for group in sorted(groups, key=lambda each: each.id):
             turns.enter_context(group._turn)
-            ready[group] = group._ready_below(below)
-            if len(ready[group]) < sum(offset < below for offset in group.state.pending):
-                return None
-        for group, offsets in ready.items():
-            dropped[group.id] = group._drop(offsets, below, None)
-    for group in ready:
-        hooks.count("dropped", dropped[group.id], group.queue, group.id)
-    return dropped
+            dropped[group] = max(excess(group), 0)
+            if dropped[group]:
+                ready = group._ready_below(below)[: dropped[group]]
+                new = dropped[group] - len(ready)
+                if new > group._count_new(below):
+                    return None
+                drops[group] = ready, new
+        for group, (ready, new) in drops.items():
+            group._drop(ready, new)
+    for group, count in dropped.items():
+        hooks.count("dropped", count, group.queue, group.id)
+    return {group.id: count for group, count in dropped.items()}

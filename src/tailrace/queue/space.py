@@ -11,7 +11,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace import hooks
-from tailrace.errors import Closed
+from tailrace.errors import Closed, TailraceError
 from tailrace.log.cuts import start_now
 from tailrace.log.log import Log
 from tailrace.log.options import Retention
@@ -25,7 +25,7 @@ from tailrace.queue.outlook import Outlook, lifetime_ms
 from tailrace.queue.publishing import Publishing
 from tailrace.queue.scanning import SCAN_MOST
 from tailrace.queue.settings import QueueSettings
-from tailrace.queue.shedding import drop_below
+from tailrace.queue.shedding import drop_oldest
 from tailrace.queue.stream import StreamGroup
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Roomy(Publishing):
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
+        self._is_closing = False
         self._lock = threading.RLock()
         self._passing = threading.Lock()  # one at a time: the others find room then
         self._depth = Depth(
@@ -52,6 +53,11 @@ class Roomy(Publishing):
         self._outlook: Outlook | None = None
         self._lapsed: set[int] = set()
         super().__init__(name)
+
+    def check_open(self) -> None:
+        """`Closed` if the store is, unless it is what is left to be done."""
+        if not self._is_closing:
+            self._store.check_open()
 
     def group_ids(self) -> list[str]:
         raise NotImplementedError
@@ -83,6 +89,42 @@ class Roomy(Publishing):
         if self.settings.type == "stream":
             return {}
         return self._ask_groups(ask)  # type: ignore[return-value]
+
+    def _drop_in_groups(self, below: int, excess: Callable[[Any], int]) -> dict[str, int] | None:
+        """With the lock: `drop_oldest` of all groups that settle each message."""
+        while True:
+            groups = list(self._ask_classic(methodcaller("progress")))
+            try:
+                return drop_oldest(groups, below, excess)
+            except Closed:
+                if not any(group.closed for group in groups):
+                    raise
+
+    def purge(self) -> int:
+        """Delete every message, for all groups; how many offsets that were. Leases on them are
+        lost, and delayed messages are dropped."""
+        try:
+            return self._purge()
+        except (OSError, TailraceError):
+            self.settings  # noqa: B018  raises if the queue was deleted meanwhile
+            raise
+
+    def _purge(self) -> int:
+        in_need = self._store.reserve.in_need
+        in_need(self.delays.clear)
+        log = self.log
+        first, end = log.start_offset, log.exact_end()
+
+        def purge() -> None:
+            if log.flush_mode != "none":
+                log.flush()
+            log.truncate_before(end)
+            with self._lock:
+                self._ask_groups(lambda group: group.forget_below(end))
+            log.vacuum()
+
+        in_need(purge)
+        return end - first
 
     def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> bool:
         self._store.disk.check()
@@ -121,22 +163,16 @@ class Roomy(Publishing):
             self._outlook.tidy(lambda offset: offset >= start)
             return len(new)
 
-    def _drop_oldest(self, count: int) -> int:
-        """Drop so many of the slowest group, and of the others what they have too many; how many
-        went of the slowest."""
+    def _drop_oldest(self, keep: int) -> bool:
+        """Drop the oldest messages that nobody has, until no group has more than `keep` that are
+        not settled; or nothing, and false, if too few may go."""
         log = self.log
-        end, dropped = log.end_offset, 0
+        end = log.end_offset
         with self._lock:
-            depths = self._ask_classic(lambda group: group.count_unsettled(end))
-            deepest = max(depths.values(), default=0)
-            for group, depth in depths.items():
-                excess = count - (deepest - depth)
-                if excess > 0:
-                    went = self._ask_group(group.id, methodcaller("drop_ready", end, excess))
-                    dropped = max(dropped, went[1] if went else 0)
-        if not depths:
-            dropped = self._drop_from_front(log, count)
-            hooks.count("dropped", dropped, self.name)
+            by_group = self._drop_in_groups(end, methodcaller("excess", end, keep))
+        if by_group is None:
+            return False
+        dropped = max(by_group.values()) if by_group else self._drop_from_front(log, keep)
         if dropped:
             logger.info(
                 "%s: too full, so %d of the oldest messages are dropped",
@@ -144,21 +180,27 @@ class Roomy(Publishing):
                 dropped,
                 extra={"queue": self.name, "count": dropped},
             )
-        return dropped
+        return dropped is not None
 
-    def _drop_from_front(self, log: QueueLog, count: int) -> int:
-        """What has expired goes along, and does not count."""
+    def _drop_from_front(self, log: QueueLog, keep: int) -> int | None:
+        """The same, of a queue without groups, or a stream; how many that were. What has expired
+        goes along, and does not count."""
         with self._dropping() as counting:
             end = log.exact_end()  # others may have dropped all that we knew of
+            start, lapsed = log.start_offset, self._lapsed
+            excess = end - start - sum(each >= start for each in lapsed) - keep
             floor = retaining.archived_floor(self._store.look, self.settings, start_now(log))
             end = end if floor is None else min(end, floor)
-            dropped, upto = 0, log.start_offset
-            while dropped < count and upto < end:
-                dropped += upto not in self._lapsed
+            dropped, upto = 0, start
+            while dropped < excess and upto < end:
+                dropped += upto not in lapsed
                 upto += 1
-            log.truncate_before(upto)
+            if dropped < excess:
+                return None
             if dropped:
+                log.truncate_before(upto)
                 counting.add(dropped)
+        hooks.count("dropped", dropped, self.name)
         return dropped
 
     def _dropping(self) -> AbstractContextManager[Dropping]:
@@ -211,15 +253,14 @@ class Roomy(Publishing):
             floor = retaining.archived_floor(self._store.look, self.settings, start)
             if end is None or (floor is not None and end > floor):
                 return False
-            groups = list(self._ask_classic(methodcaller("progress")))
-            dropped = drop_below(groups, end)
+            dropped = self._drop_in_groups(end, methodcaller("all_below", end))
             if dropped is None:
                 return False
             for group_id, count in dropped.items():
                 if count:
                     extra = {"queue": self.name, "group": group_id, "count": count}
                     logger.warning("%s: %d messages are dropped", self, count, extra=extra)
-            unread = 0 if groups else self._count_living(log, end)
+            unread = 0 if dropped else self._count_living(log, end)
             let_go = partial(log.let_go, Retention(max_bytes=0), end, start)
             if not self._store.reserve.in_need(let_go).segments:
                 return False

@@ -3,9 +3,10 @@
 They come from a look (`looking.py`), so whoever asks for them disturbs nobody, and what is opened
 for one queue is closed before the next. A log that the store has open is asked itself: it knows its
 segments, however many there are. What is ahead of a group's cursor is only known by reading it:
-a filter, a lifetime, or a group that a message is meant for may pass it by. Up to `CHEAP` records
-of a queue are read for that. If there are more, the number of offsets stands for the number of
-messages, which is never too low, and the figure is marked as an estimate; `exact` reads them all.
+a filter, a lifetime, or a group that a message is meant for may pass it by; so it is with the
+ranges that a group of a stream has. Up to `CHEAP` records of a queue are read for that. If there
+are more, the number of offsets stands for the number of messages, which is never too low, and the
+figure is marked as an estimate; `exact` reads them all.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from tailrace.errors import Closed, Corrupt, InvalidName
+from tailrace.errors import Closed, ConfigError, Corrupt, InvalidName
+from tailrace.kernel import Record
 from tailrace.log.extents import Extents
 from tailrace.log.log import Log
 from tailrace.queue import dead_letters
 from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.delays import count_scheduled
+from tailrace.queue.disk_stats import DiskStats
 from tailrace.queue.dropped import count_dropped
 from tailrace.queue.handles import look_at
 from tailrace.queue.lease import CLAIMED, DYING, LEASED
 from tailrace.queue.ledger import Ledger
 from tailrace.queue.looking import GroupLook, Look, records
 from tailrace.queue.settings import QueueSettings
+from tailrace.queue.stream_ledger import StreamLedger
 
 if TYPE_CHECKING:
     from tailrace.queue.store import Store
@@ -35,6 +39,7 @@ __all__ = [
     "GroupStats",
     "QueueStats",
     "Rates",
+    "StoreStats",
     "look_through",
     "queue_stats",
     "store_stats",
@@ -56,8 +61,8 @@ class GroupStats:
     `lag` counts offsets from `committed` to the end. `oldest_age_ms` is the age of the oldest
     message that is not settled. `settled` only ever rises: of a work queue what was acked, or
     became a dead letter; of a stream what was committed. `dropped` counts what a full queue, or a
-    full disk, has taken from it. `estimated`: `ready` may be too high. `error` says why nothing is
-    known of a group that cannot be read.
+    full disk, has taken from it. `estimated`: `ready` may be too high, and of a stream `leased`.
+    `error` says why nothing is known of a group that cannot be read.
     """
 
     id: str
@@ -89,6 +94,8 @@ class QueueStats:
     on the disk: while somebody has it open for writing, with the space (up to 1 MiB, in `sync`) by
     which its last file was made longer ahead of what comes. `ready` are the deliveries that could
     be made now, of all groups together; without a group, those that the first one would get.
+    `lag` is that of the group that is furthest behind, and `oldest_age_ms` the age of the oldest
+    message that a group has not settled; without a group, of that first one, whom nobody started.
     `delayed` are published and not yet in the queue, `dead` are its dead letters that nobody has
     dealt with.
 
@@ -100,6 +107,8 @@ class QueueStats:
 
     `archive` is the folder it was archived to. Where that `archive_holds`, nothing is deleted that
     is not below the offset `archive_verified`.
+
+    `error` says why nothing is known of what is `delayed`, if that cannot be read.
     """
 
     name: str
@@ -121,6 +130,9 @@ class QueueStats:
     archive_verified: int = 0
     archive_holds: bool = False
     dropped: int = 0
+    lag: int = 0
+    oldest_age_ms: int | None = None
+    error: str = ""
 
     @property
     def messages(self) -> int:
@@ -138,20 +150,9 @@ class QueueStats:
         return sum(group.waiting for group in self.groups)
 
     @property
-    def lag(self) -> int:
-        """Of the group that is furthest behind."""
-        return max((group.lag for group in self.groups), default=0)
-
-    @property
     def settled(self) -> int:
         """How much all groups together have settled; it only ever rises."""
         return sum(group.settled for group in self.groups)
-
-    @property
-    def oldest_age_ms(self) -> int | None:
-        """The age of the oldest message that a group has not settled."""
-        ages = [each.oldest_age_ms for each in self.groups if each.oldest_age_ms is not None]
-        return max(ages, default=None)
 
     @property
     def estimated(self) -> bool:
@@ -167,6 +168,14 @@ class QueueStats:
         )
         published = max(self.end_offset - earlier.end_offset, 0)
         return Rates(published / seconds, settled / seconds)
+
+
+class StoreStats(dict[str, QueueStats]):
+    """Figures of the queues of a store, by name, and of its `disk`."""
+
+    def __init__(self, queues: Iterable[QueueStats], disk: DiskStats) -> None:
+        super().__init__((each.name, each) for each in queues)
+        self.disk = disk
 
 
 def look_through(store: Store) -> Look:
@@ -229,7 +238,7 @@ def _queue_stats(
     groups, broken = _look_at_groups(look, settings)
     dead, dead_estimated = _count_dead(look, settings, exact, progress)
     # Before the log: what is delivered meanwhile is better seen twice than not at all.
-    delayed = count_scheduled(look.fs, look.layout.delayed(settings.incarnation))
+    delayed, error = _count_delayed(look, settings)
     with look.log(name) as log:
         if log is None:
             unused = [GroupStats(group.id, members=_alive(group)) for group in groups]
@@ -241,13 +250,15 @@ def _queue_stats(
                 dead_estimated=dead_estimated,
                 looked_ms=looked_ms,
                 groups=_ordered(unused, broken),
+                error=error,
             )
         start, end, segments = look_at(log)
         found = _Counting(look, log, (start, end), groups, exact, progress).stats()
-        ready = found
-        if not groups:
+        asking = found
+        if not groups:  # as if one were there: that nobody works is what somebody should know
             new = [look.look_at(settings, "")]
-            ready = _Counting(look, log, (start, end), new, exact, progress).stats()
+            asking = _Counting(look, log, (start, end), new, exact, progress).stats()
+        ages = [each.oldest_age_ms for each in asking if each.oldest_age_ms is not None]
         pinned_by, pinned_bytes = None, 0
         if settings.type == "classic":
             pinned_by, pinned_bytes = _pinned(segments, found, end)
@@ -258,8 +269,8 @@ def _queue_stats(
             end_offset=end,
             segments=len(segments),
             bytes=segments.bytes,
-            ready=sum(each.ready for each in ready),
-            ready_estimated=any(each.estimated for each in ready),
+            ready=sum(each.ready for each in asking),
+            ready_estimated=any(each.estimated for each in asking),
             delayed=delayed,
             dead=dead,
             dead_estimated=dead_estimated,
@@ -267,7 +278,18 @@ def _queue_stats(
             pinned_bytes=pinned_bytes,
             looked_ms=looked_ms,
             groups=_ordered(found, broken),
+            lag=max(each.lag for each in asking),
+            oldest_age_ms=max(ages, default=None),
+            error=error,
         )
+
+
+def _count_delayed(look: Look, settings: QueueSettings) -> tuple[int, str]:
+    """What is to come later, or why that is not known: it hides nothing else."""
+    try:
+        return count_scheduled(look.fs, look.layout.delayed(settings.incarnation)), ""
+    except (Corrupt, ConfigError) as error:
+        return 0, f"what is delayed cannot be read: {error}"
 
 
 def _ordered(found: list[GroupStats], broken: list[GroupStats]) -> tuple[GroupStats, ...]:
@@ -291,8 +313,43 @@ def _alive(group: GroupLook) -> int:
     return sum(member.alive for member in group.members)
 
 
+class _Count:
+    """What a group has not settled, of its ledger or, of a stream, all: its ranges are of offsets,
+    and a filter or a lifetime may pass some by. Records are added as they rise."""
+
+    def __init__(self, group: GroupLook, cursor: int, end: int) -> None:
+        self.ready = 0
+        self.leased = 0
+        self.first_ms: int | None = None  # the time of the first message of these
+        self._takes = group.selection.takes
+        self._spans = [(cursor, end, False)]
+        state = group.state
+        if isinstance(state, StreamLedger):
+            self._spans += [(*each, False) for each in state.back]
+            self._spans += [(*each, True) for ranges in state.taken.values() for each in ranges]
+        self._spans.sort(reverse=True)
+
+    @property
+    def first(self) -> int:
+        """The first offset that matters."""
+        return self._spans[-1][0]
+
+    def add(self, record: Record) -> None:
+        offset: int = record.offset  # type: ignore[assignment]
+        while self._spans and offset >= self._spans[-1][1]:
+            self._spans.pop()
+        if not self._spans or offset < self._spans[-1][0] or not self._takes(record):
+            return
+        if self._spans[-1][2]:
+            self.leased += 1
+        else:
+            self.ready += 1
+        if self.first_ms is None:
+            self.first_ms = record.timestamp
+
+
 class _Counting:
-    """What is ahead of the groups of a queue, counted in one reading for all of them."""
+    """What the groups of a queue have not settled, counted in one reading for all of them."""
 
     def __init__(
         self,
@@ -307,30 +364,25 @@ class _Counting:
         self._log = log
         self._groups = groups
         self._start, self._end = bounds
-        self._ahead: dict[str, int] = {}
-        self._first_ms: dict[str, int] = {}  # the time of the first message ahead
+        counts = {each.id: _Count(each, self._cursor(each), self._end) for each in groups}
         cheap = self._end - CHEAP
-        counted = [group for group in groups if exact or self._cursor(group) >= cheap]
-        self._counted = {group.id for group in counted}
-        self._count(counted, progress)
+        self._counts = {
+            group_id: count
+            for group_id, count in counts.items()
+            if exact or max(count.first, self._start) >= cheap
+        }
+        self._read(list(self._counts.values()), progress)
 
     def _cursor(self, group: GroupLook) -> int:
         """Inside of what the log holds."""
         return min(max(group.state.cursor, self._start), self._end)
 
-    def _count(self, groups: list[GroupLook], progress: Progress | None) -> None:
-        wanted = [(self._cursor(each), each.id, each.selection.takes) for each in groups]
-        ahead, first_ms = dict.fromkeys((each.id for each in groups), 0), self._first_ms
-        first = min((cursor for cursor, _, _ in wanted), default=self._end)
-        ahead_of_all = _told(records(self._log, first, self._end), self._end - first, progress)
-        for record in ahead_of_all:
-            offset: int = record.offset  # type: ignore[assignment]
-            for cursor, group_id, takes in wanted:
-                if offset >= cursor and takes(record):
-                    ahead[group_id] += 1
-                    if group_id not in first_ms:
-                        first_ms[group_id] = record.timestamp  # type: ignore[assignment]
-        self._ahead = ahead
+    def _read(self, counts: list[_Count], progress: Progress | None) -> None:
+        first = min((count.first for count in counts), default=self._end)
+        first = min(max(first, self._start), self._end)
+        for record in _told(records(self._log, first, self._end), self._end - first, progress):
+            for count in counts:
+                count.add(record)
 
     def stats(self) -> list[GroupStats]:
         return [self._stats_of(group) for group in self._groups]
@@ -338,8 +390,8 @@ class _Counting:
     def _stats_of(self, group: GroupLook) -> GroupStats:
         state, cursor = group.state, self._cursor(group)
         committed = min(max(state.committed, self._start), cursor)
-        is_counted = group.id in self._counted
-        ready = self._ahead[group.id] if is_counted else self._end - cursor
+        count = self._counts.get(group.id)
+        ready = count.ready if count is not None else self._end - cursor
         leased = waiting = dying = 0
         if isinstance(state, Ledger):
             now_ms = self._look.clock.boot_ms()
@@ -354,10 +406,13 @@ class _Counting:
                     waiting += 1
             settled, dropped = state.acked + state.dead, state.dropped
         else:
-            ready += sum(behind - first for first, behind in state.back)
-            leased = sum(
-                behind - first for ranges in state.taken.values() for first, behind in ranges
-            )
+            if count is not None:
+                leased = count.leased
+            else:
+                ready += sum(behind - first for first, behind in state.back)
+                leased = sum(
+                    behind - first for ranges in state.taken.values() for first, behind in ranges
+                )
             settled, dropped = committed, 0
         return GroupStats(
             group.id,
@@ -371,13 +426,15 @@ class _Counting:
             self._oldest_age_ms(group, committed, cursor),
             settled,
             _alive(group),
-            not is_counted,
+            count is None,
             dropped=dropped,
         )
 
     def _oldest_age_ms(self, group: GroupLook, committed: int, cursor: int) -> int | None:
-        at_ms = self._first_ms.get(group.id)
-        if committed < cursor or (group.id not in self._counted and cursor < self._end):
+        count, at_ms = self._counts.get(group.id), None
+        if count is not None and (committed == cursor or isinstance(group.state, StreamLedger)):
+            at_ms = count.first_ms
+        elif committed < self._end:
             for record in records(self._log, committed):
                 at_ms = record.timestamp
                 break

@@ -25,7 +25,7 @@ from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.clock import Clock, SystemClock
 from tailrace.queue.closing import close_all
 from tailrace.queue.consumer import Consumer, StreamConsumer, shorter
-from tailrace.queue.disk import DiskSettings, DiskWatch
+from tailrace.queue.disk import DiskSettings, DiskWatch, Level
 from tailrace.queue.ephemeral import Attendance, Sweeper
 from tailrace.queue.handles import Handles, QueueLog, most_files, opening
 from tailrace.queue.layout import Layout, find_root
@@ -34,14 +34,14 @@ from tailrace.queue.names import refuse_reserved
 from tailrace.queue.office import Letter
 from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.pump import Pump, deliver_due
-from tailrace.queue.queue import Queue, Stream
+from tailrace.queue.queue import Queue, Stream, consumer_options
 from tailrace.queue.redriving import Redriving
 from tailrace.queue.registry import Queues, Registry
 from tailrace.queue.reserve import Reserve, is_full
 from tailrace.queue.settings import OPTIONS, QueueSettings, describe_unknown
 
 if TYPE_CHECKING:
-    from tailrace.queue.stats import QueueStats
+    from tailrace.queue.stats import StoreStats
 
 __all__ = ["Outgoing", "Published", "Store"]
 
@@ -53,8 +53,9 @@ class Store(BackedUp, PublishingByTopic, Redriving):
     """The queues in a directory. Thread-safe; any number of processes may have it open.
 
     `mode` is how its logs take turns to write (see `Log`); with `upkeep=False` nothing is flushed
-    or deleted in the background. `disk` says how full that may get (see `DiskSettings`). A forked
-    child may go on with its parent's.
+    or deleted in the background (a disk that is too full is seen to by who publishes, before it is
+    refused). `disk` says how full that may get (see `DiskSettings`). A forked child may go on with
+    its parent's.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._sweeper = Sweeper(self._sweep)
         self.handles = Handles(most_files(3))
         self.look = Look(self.fs, self.layout, self.registry.current, self.clock)
-        self.disk = DiskWatch(self.fs, self.layout.root, disk)
+        self.disk = DiskWatch(self.fs, self.layout.root, disk, self._relieve)
         self._caretaker: Caretaker | None = None
         self.alarm = Alarm(self.fs, self.layout.delayed())
         self._pump: Pump | None = None
@@ -244,13 +245,16 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         current = self.registry.current()
         return [self._handle(current[name]) for name in sorted(current)]
 
-    def stats(self, *, exact: bool = False) -> dict[str, QueueStats]:
-        """Figures of each queue, by name. Nobody is disturbed, and no log is left open that was
-        not. What would take long to count is estimated, and says so, unless it is to be `exact`."""
-        from tailrace.queue.stats import look_through, store_stats
+    def stats(self, *, exact: bool = False) -> StoreStats:
+        """Figures of each queue, by name, and as `disk` those of the disk. Nobody is disturbed, and
+        no log is left open that was not. What would take long to count is estimated, and says so,
+        unless it is to be `exact`."""
+        from tailrace.queue.disk_stats import disk_stats
+        from tailrace.queue.stats import StoreStats, look_through, store_stats
 
         self.check_open()
-        return {found.name: found for found in store_stats(look_through(self), exact=exact)}
+        disk = disk_stats(self.fs, self.layout, self.disk.settings)
+        return StoreStats(store_stats(look_through(self), exact=exact), disk)
 
     def configure(self, name: str, **options: Any) -> None:
         """Change settings of a queue, for everybody, and for what is open. What is fixed when it is
@@ -323,10 +327,17 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         log.label(settings.name)
         return log
 
-    def _take_care(self) -> None:
+    def _take_care(self) -> Caretaker | None:
         with self._lock:
             if self._caretaker is None and not self._closed:
                 self._caretaker = Caretaker(self)
+            return self._caretaker
+
+    def _relieve(self, level: Level) -> None:
+        """The disk is too full for one who publishes."""
+        caretaker = self._caretaker or self._take_care()
+        if caretaker is not None:
+            caretaker.relieve(level)
 
     def tidy_soon(self) -> None:
         """A consumer is gone that nobody has closed. Waits for nobody, as the garbage collector
@@ -352,6 +363,18 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         """Delete what may go, now, groups by `expire_groups` as well; what that was, by queue."""
         return {queue.name: queue.vacuum() for queue in self.queues()}
 
+    def _imply(self, name: str, pattern: str) -> QueueSettings:
+        """What an ephemeral queue of this name would be, bound to a filter. It is not made; if it
+        cannot be, this says so."""
+        queues = dict(self.registry.current())
+        self._add_implied(queues, name, pattern)
+        return queues[name]
+
+    def _add_implied(self, queues: dict[str, QueueSettings], name: str, pattern: str) -> None:
+        refuse_reserved(name)
+        queues[name] = QueueSettings.imply(name, pattern, self._defaults)
+        dead_letters.check_routes(queues, {}, [name])
+
     def _implied_queue(self, name: str, pattern: str) -> QueueSettings:
         """The queue of this name, or an ephemeral one that is made, and bound to a filter."""
         settings = self.registry.current().get(name)
@@ -360,9 +383,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
 
         def edit(queues: dict[str, QueueSettings]) -> None:
             if name not in queues:
-                refuse_reserved(name)
-                queues[name] = QueueSettings.imply(name, pattern, self._defaults)
-                dead_letters.check_routes(queues, {}, [name])
+                self._add_implied(queues, name, pattern)
                 deletion.clear(self.fs, self.layout, name)
 
         with opening(f"an ephemeral queue {name!r}"):
@@ -382,7 +403,10 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         """A consumer of a queue by its name. If there is none yet, an ephemeral one is made, bound
         to `$queue/<name>/#`, which gets what is published from then on."""
         self.check_open()
-        _check_fits(name, self.registry.current().get(name), options)
+        found = self.registry.current().get(name)
+        _check_fits(name, found, options)
+        if found is None:
+            consumer_options(group, **options)  # raises, before the queue is made
         settings = self._implied_queue(name, default_binding(name))
         return self._handle(settings).consumer(group, **options)
 
@@ -433,6 +457,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         settings = self.registry.current().get(name)
         if settings is None or settings.implied:
             options = {
+                "ephemeral": False,  # whatever the store's own queues are
                 "topics": [place.binding],
                 "dlq": {"enabled": False},
                 "retry": {"max_retries": "unlimited"},

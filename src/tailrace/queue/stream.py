@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from tailrace import hooks
+from tailrace.errors import Closed
 from tailrace.kernel import Record
 from tailrace.queue.feed import Feed
 from tailrace.queue.group import Group
@@ -20,7 +21,7 @@ from tailrace.queue.message import Message
 from tailrace.queue.observing import delivered, settled
 from tailrace.queue.scanning import SCAN_MOST, Selection, excess, report_lost
 from tailrace.queue.snapshots import Snapshot
-from tailrace.queue.stream_ledger import StreamLedger, without
+from tailrace.queue.stream_ledger import StreamLedger, pairs, without
 
 __all__ = ["StreamGroup", "StreamSettler", "WorkGroup"]
 
@@ -154,11 +155,20 @@ class StreamGroup(Group[StreamLedger]):
         self, consumer: str, epoch: int, *, below: int | None = None, ranges: Sequence[int] = ()
     ) -> None:
         """The consumer has processed what it got: below an offset, or in some ranges. Not if the
-        group was reset since."""
+        group was reset since. `Closed` if the consumer has left, since others get what it had not
+        committed; unless they have processed that by now."""
         op: Op = {"t": "done", "c": consumer}
         op |= {"r": list(ranges)} if below is None else {"x": below}
         begun = perf_counter() if hooks.listeners else 0.0
         with self._turn:
+            if consumer not in self.state.members:
+                asked = pairs(ranges) if below is None else [(0, below)]
+                if not self.state.is_processed(asked):
+                    raise Closed(
+                        f"the consumer of group {self.id!r} is closed: what it has not committed "
+                        "goes to others of the group"
+                    )
+                return
             if epoch != self.state.epoch:
                 return
             before = self.state.committed if begun else 0
@@ -169,13 +179,24 @@ class StreamGroup(Group[StreamLedger]):
         if begun:
             settled(self.queue, self.id, "acked", acked, begun)
 
+    def check_reached(self, epoch: int, offset: int) -> None:
+        """`ValueError` if no consumer has got so far, so that it is a mistake. Before the group was
+        sent elsewhere (`epoch`; -1 is of who has got nothing) one may have."""
+        with self._turn:
+            cursor = self.state.cursor
+            if offset > cursor and epoch in (-1, self.state.epoch):
+                raise ValueError(
+                    f"upto: {offset} is beyond what the group {self.id!r} has received; its "
+                    f"messages are below {cursor}"
+                )
+
     def keep_only(self, consumer: str, epoch: int, ranges: Sequence[int]) -> None:
         """What else the consumer has its caller never got: it was interrupted. What it had before
         the group was reset counts no more."""
         with self._turn:
             lost = self.state.taken.get(consumer, [])
             if epoch == self.state.epoch:
-                for first, behind in zip(ranges[::2], ranges[1::2], strict=True):
+                for first, behind in pairs(ranges):
                     lost = without(lost, first, behind)
             if lost:
                 self.commit({"t": "return", "c": consumer, "r": list(chain.from_iterable(lost))})
@@ -187,7 +208,7 @@ class StreamGroup(Group[StreamLedger]):
         with self._turn:
             left = taken = self.state.taken.get(consumer, [])
             if epoch == self.state.epoch:
-                for first, behind in zip(ranges[::2], ranges[1::2], strict=True):
+                for first, behind in pairs(ranges):
                     left = without(left, first, behind)
             return left != taken
 

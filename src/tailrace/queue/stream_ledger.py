@@ -23,12 +23,12 @@ As in `ledger.py`, `apply` is the only way to change anything. Not thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tailrace.queue.journal import Op, unknown
 
-__all__ = ["Range", "StreamLedger", "without"]
+__all__ = ["Range", "StreamLedger", "pairs", "without"]
 
 Range = tuple[int, int]
 
@@ -62,6 +62,15 @@ class StreamLedger:
     def has_others(self, consumer: str) -> bool:
         """Is anybody else at anything?"""
         return any(name != consumer for name in self.taken)
+
+    def is_processed(self, ranges: Iterable[Range]) -> bool:
+        """Has all of these been processed, by whomever?"""
+        at = [self.back, *self.taken.values()]
+        return all(
+            behind <= self.cursor
+            and not any(low < behind and first < high for each in at for low, high in each)
+            for first, behind in ranges
+        )
 
     # --- changes ----------------------------------------------------------------------------
 
@@ -102,8 +111,7 @@ class StreamLedger:
         left = self.taken.get(op["c"], [])
         if "x" in op:
             left = without(left, 0, op["x"])
-        runs = op.get("r", ())
-        for first, behind in zip(runs[::2], runs[1::2], strict=True):
+        for first, behind in pairs(op.get("r", ())):
             left = without(left, first, behind)
         if left:
             self.taken[op["c"]] = left
@@ -187,6 +195,11 @@ class StreamLedger:
         for consumer in ledger.ghosts:
             ledger._give_back(ledger.taken.pop(consumer))
         return ledger
+
+
+def pairs(runs: Sequence[int]) -> list[Range]:
+    """Ranges, of which an operation has first, behind, first, …"""
+    return list(zip(runs[::2], runs[1::2], strict=True))
 
 
 def without(ranges: list[Range], first: int, behind: int) -> list[Range]:

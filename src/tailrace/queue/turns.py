@@ -42,32 +42,35 @@ class Turn:
         self._seen = (0, 0)  # how far the journal was, when the keeper looked last
 
     def __enter__(self) -> None:
-        group = self._group
+        group, turn = self._group, self
+        group.files.check()  # first: if the queue was deleted, that is what one is told
         if group._closed or group._is_deleted or group._is_inherited:
-            self._revive()
-            self = group._turn  # noqa: PLW0642  a forked child has another
-        group.files.check()
+            turn = self._revived()
         mutex = group._mutex
         if mutex._is_owned():  # type: ignore[attr-defined]
             # Turns are not nested. A signal handler's exception (Ctrl-C) came where nothing could
             # be tidied up.
-            self.recover()
+            turn.recover()
         mutex.acquire()
         try:
             if group._closed or group._is_deleted:
                 group.check_open()
-            if group._is_stale or not self._processes.held:
-                self._take()
-        except BaseException:
+            if group._is_stale or not turn._processes.held:
+                turn._take()
+        except BaseException as error:
             mutex.release()
+            if isinstance(error, TailraceError | OSError):
+                group.files.check()  # its files may have gone with the queue, just now
             raise
 
-    def _revive(self) -> None:
+    def _revived(self) -> Turn:
+        """That of a forked child, which opens the group anew; `Closed` if there is nothing to."""
         group = self._group
         group.check_open()
         with _reopening:
             if group._is_inherited:
                 group._open()
+        return group._turn
 
     def _take(self) -> None:
         """Have the turn, and know what others have done."""
@@ -94,16 +97,18 @@ class Turn:
         traceback: TracebackType | None,
     ) -> None:
         group = self._group
-        self = group._turn  # noqa: PLW0642  as when it began
-        processes = self._processes
+        turn = group._turn  # the one that began: see `_revived`
+        processes = turn._processes
         if error is not None and not isinstance(error, TailraceError):
             group._is_stale = True  # perhaps between writing and doing
             processes.disturbed()
         try:
-            if processes.shares or self._memory[ATTENTION]:
-                self._give()
+            if processes.shares or turn._memory[ATTENTION]:
+                turn._give()
         finally:
             group._mutex.release()
+        if isinstance(error, TailraceError | OSError):
+            group.files.check()  # likewise
 
     def _give(self) -> None:
         group = self._group
@@ -170,11 +175,12 @@ class Turn:
 
 @contextlib.contextmanager
 def turn_of(fs: FileSystem, folder: str) -> Iterator[None]:
-    """Have the turn of a group that one has not opened."""
+    """Have the turn of a group that one has not opened; `FileNotFoundError` if there is none."""
     board = Board(fs, folder)
     turn = ProcessTurn(fs, folder, board, "shared")
     try:
         turn.take()
+        turn.lock.check_in_place()  # else the group was deleted meanwhile
         yield
     finally:
         turn.close()

@@ -48,11 +48,17 @@ class ManualClock:
         return _EPOCH + timedelta(milliseconds=self._wall_ms)
 
     def advance(self, seconds: float | str) -> None:
-        """Let so much time pass: seconds, or a duration such as `"5m"`."""
+        """Let so much time pass: seconds, or a duration such as `"5m"`. It never runs backwards;
+        `set_wall` is for a clock that somebody sets back."""
         if isinstance(seconds, str):
             milliseconds = parse_duration(seconds, "advance")
         else:
             milliseconds = round(seconds * 1000)
+        if milliseconds < 0:
+            raise ValueError(
+                f"advance: {seconds} seconds, but time does not run backwards; set_wall sets the "
+                "time of day back"
+            )
         self._boot_ms += milliseconds
         self._wall_ms += milliseconds
         self.on_change()

@@ -358,6 +358,11 @@ class SimulatedLock:
             self._disk._held.get(self._node, {}).pop(self, None)
             self._disk._released.notify_all()
 
+    def check_in_place(self) -> None:
+        with self._disk._guard:
+            if self._disk._tree.find(self._path) is not self._node:
+                raise os_error(errno.ENOENT, self._path)
+
     def read_note(self) -> bytes:
         with self._disk._guard:
             return bytes(self._node.contents.cached)

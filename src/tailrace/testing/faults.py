@@ -330,6 +330,9 @@ class FaultyLock:
     def release(self) -> None:
         self._inner.release()
 
+    def check_in_place(self) -> None:
+        self._inner.check_in_place()
+
     def read_note(self) -> bytes:
         return self._inner.read_note()
 

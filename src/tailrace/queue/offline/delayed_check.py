@@ -53,9 +53,6 @@ def _check(fs: FileSystem, tree: Tree, folder: str) -> Iterator[Finding]:
     except (Corrupt, ConfigError) as error:
         yield Finding("problem", name, None, None, str(error))
         return
-    except (KeyError, TypeError, ValueError) as error:
-        yield Finding("problem", name, None, None, f"says nothing that makes sense: {error!r}")
-        return
     ends = {}
     for log in _logs(fs, folder):
         report = verify_log(fs, log)
