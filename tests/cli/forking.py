@@ -7,7 +7,7 @@ and ends as an interpreter does. test_every_command.py starts each command as pe
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 PIPE_BYTES = 1 << 16  # as much as a pipe takes while nobody reads
 MODULES = ("tailrace.cli", "tailrace.config", "tailrace.log", "tailrace.queue")
+WITH_PYARROW = ("tailrace.spark.jobs", "tailrace.spark.lake")  # starts no thread until it is used
 CODE = """\
 from tests.cli.forking import serve
 serve({descriptor})
@@ -126,7 +127,8 @@ def _collect(written: Mapping[int, bytearray], deadline: float) -> bool:
 
 def serve(descriptor: int) -> None:
     """Returns in each process that is to be a command, with its arguments in `sys.argv`."""
-    for name in MODULES:
+    has_pyarrow = importlib.util.find_spec("pyarrow") is not None
+    for name in (*MODULES, *WITH_PYARROW) if has_pyarrow else MODULES:
         package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             importlib.import_module(module.name)

@@ -57,6 +57,46 @@ def test_there_and_back_twice(store: Path, tmp_path: Path) -> None:
         assert [message.offset for message in consumer.receive(2)] == [10, 11]
 
 
+def test_the_configuration(store: Path, tmp_path: Path) -> None:
+    """The store's own goes with it, and comes back where there is none."""
+    text = "storage: {disk: {refuse_ratio: 1.0}}\n"
+    (store / "tailrace.yaml").write_text(text)
+    backup, restored = tmp_path / "backup", tmp_path / "restored"
+    done = tailrace("backup", backup, "--store", store)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(", with tailrace.yaml\n")
+    done = tailrace("restore-backup", backup, "--store", restored)
+    assert done.stdout.endswith(", with tailrace.yaml, restored\n")
+    assert (restored / "tailrace.yaml").read_text() == text
+    assert sorted(path.name for path in restored.iterdir()) == ["queue", "tailrace.yaml"]
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "tailrace.toml").write_text("")
+    done = tailrace("restore-backup", backup, "--store", other)
+    assert done.returncode == 0, done.stderr
+    assert "tailrace.yaml" not in done.stdout
+    assert sorted(path.name for path in other.iterdir()) == ["queue", "tailrace.toml"]
+    flip(backup / "config" / "tailrace.yaml", 3)
+    done = tailrace("restore-backup", backup, "--check")
+    assert done.returncode == 2
+    assert "tailrace.yaml is damaged" in done.stderr
+
+
+def test_a_configuration_elsewhere_is_named(store: Path, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "tailrace.yaml"
+    file.write_text("storage: {path: data}\n")
+    result = run("backup", tmp_path / "1", "--store", store)
+    assert result.stdout.splitlines()[1:] == [f"{file}, its configuration, is not part of it"]
+    (report,) = lines(run("backup", tmp_path / "2", "--store", store, "--json"))
+    assert (report["config"], report["config_elsewhere"]) == ([], str(file))
+    (store / "tailrace.toml").write_text("")
+    (report,) = lines(run("backup", tmp_path / "3", "--store", store, "--json"))
+    assert (report["config"], report["config_elsewhere"]) == (["tailrace.toml"], None)
+    arguments = ("--store", store, "--config", file, "--json")
+    (report,) = lines(run("backup", tmp_path / "4", *arguments))
+    assert (report["config"], report["config_elsewhere"]) == (["tailrace.toml"], str(file))
+
+
 def test_the_reports(store: Path, run: Run, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     (report,) = lines(run("backup", backup, "--store", store, "--json"))

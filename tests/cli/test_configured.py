@@ -118,3 +118,20 @@ def test_a_file_that_is_not_there(shell: Shell) -> None:
 def test_a_queue_that_is_in_neither(configured: Shell) -> None:
     configured.ok("create", "orders")
     assert "there is no queue 'jobs'" in configured.refused("publish", "jobs", "x")
+
+
+def test_a_queue_that_is_to_be_of_another_type(configured: Shell) -> None:
+    """What the errors say can be done."""
+    file = configured.folder / "tailrace.yaml"
+    text = file.read_text()
+    configured.ok("publish", "orders", "x")
+    file.write_text(text.replace("name: orders", "name: orders, type: stream"))
+    assert "delete it first" in configured.refused("publish", "orders", "x")
+    said = configured.refused("delete", "orders", "--yes")
+    assert said.endswith("(to make it anew, take it out of the file, delete it, and put it back)")
+    (configured.folder / "aside").write_text(file.read_text())
+    file.write_text("")
+    configured.ok("delete", "orders", "--yes")
+    file.write_text((configured.folder / "aside").read_text())
+    configured.ok("publish", "orders", "x")
+    assert "stream" in configured.ok("queues")

@@ -228,7 +228,9 @@ def test_it_says_what_is_wrong_and_changes_nothing(place: Shell, name: str) -> N
     before = place.files()
     done = run(place, WRONG[name])
     assert done.returncode == 2, done.stdout + done.stderr
-    assert WRONG[name].says in done.stderr.splitlines()[-1]
+    assert WRONG[name].says in done.stderr
+    assert done.stderr.startswith("tailrace: ")
+    assert done.stderr.count("\n") == 1
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert place.files() == before

@@ -203,8 +203,9 @@ def test_reset_is_refused_while_somebody_consumes(shell: Shell, queue: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["q", "w"], "say where to"),
-        (["q", "w", "--to-latest", "--to-earliest"], "say where to"),
+        (["q", "w"], "tailrace: say where to: --to-earliest, "),
+        (["q", "w", "--to-latest", "--to-earliest"], "tailrace: give one of --to-earliest, "),
+        (["q", "w", "--shift-by", "-2", "--to-offset", "0"], "tailrace: give one of "),
         (["q", "w", "--to-offset", "11"], "offset 11 is not in the queue; a group can go to 0 to"),
         (["q", "w", "--to-offset", "-1"], "-1"),
         (["q", "w", "--to-datetime", "soon"], "is neither a time"),
@@ -345,13 +346,42 @@ def test_redrive(shell: Shell, dead: str) -> None:
     assert shell.ok("redrive", dead, "--offset", "1") == "q: 1 dead letter brought back\n"
     assert origins(shell.items("dead", dead))[:2] == [("a", "0"), ("a", "2")]
     [report] = shell.items("redrive", dead, "--group", "b", "--limit", "2")
-    assert report == {"type": "redriven", "queue": "q", "count": 2}
+    assert report == {"type": "redriven", "queue": "q", "count": 2, "missing": []}
     assert origins(shell.items("dead", dead)) == [("a", "0"), ("a", "2"), ("b", "2")]
     assert shell.items("redrive", dead)[0]["count"] == 3
     assert shell.ok("dead", dead) == ""
     consumed = shell.items("consume", dead, "-g", "b", "--wait", "0")
     assert [item["value"] for item in consumed] == [*"3456789", *"012"]
     assert {item["delivery_count"] for item in consumed} == {1}
+
+
+def test_redrive_what_is_not_there(shell: Shell, dead: str) -> None:
+    """Whoever names a letter is told that it did not come back."""
+    done = shell("redrive", dead, "--offset", "99", "--offset", "1", "--offset", "99")
+    assert done.returncode == 1
+    assert done.stdout == "q: 1 dead letter brought back\n"
+    assert done.stderr == "tailrace: q: no dead letter is at offset 99\n"
+    again = shell("redrive", dead, "--offset", "1", "--json")  # somebody has dealt with it
+    assert again.returncode == 1
+    assert json.loads(again.stdout)["count"] == 0
+    assert json.loads(again.stdout)["missing"] == [1]
+    other = shell("redrive", dead, "--offset", "0", "--group", "b")
+    assert other.returncode == 1
+    assert other.stderr == "tailrace: q: no dead letter of the group 'b' is at offset 0\n"
+    assert shell.items("redrive", dead, "--offset", "0", "--offset", "2", "--limit", "1") == [
+        {"type": "redriven", "queue": "q", "count": 1, "missing": []}
+    ]
+    assert len(shell.items("dead", dead)) == 4
+
+
+def test_redrive_an_offset_of_two_letters(shell: Shell, queue: str) -> None:
+    with tailrace.open(shell.store) as store:
+        for topic in ("", "graves"):
+            opened = store.queue(queue, dlq={"topic": topic})
+            opened.publish(b"x")
+            opened.consumer("one").receive(1)[0].reject("no")
+    assert "0 is a dead letter of 'q' both in" in shell.refused("redrive", queue, "--offset", "0")
+    assert shell.items("redrive", queue)[0]["count"] == 2
 
 
 def test_dead_letters_that_queues_share(shell: Shell) -> None:
@@ -380,3 +410,5 @@ def test_letters_of_a_group_that_is_gone(shell: Shell) -> None:
     done = shell("redrive", "q")
     assert done.stdout == "q: 0 dead letters brought back\n"
     assert done.stderr == "there are some of 'w': a group that is gone, so they stay\n"
+    named = shell("redrive", "q", "--offset", "0")  # it is there
+    assert (named.returncode, named.stderr) == (0, done.stderr)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import tomllib
 
 import pyarrow.parquet as pq
 import pytest
 
 import tailrace
 from tests.cli.conftest import Shell
+from tests.project import ROOT
 
 LETTERS = 5
 
@@ -126,3 +129,106 @@ def test_archive(shell: Shell, queue: str, number: int) -> None:
     assert set(archived) | set(last) == set(range(3 * LETTERS))
     assert not list((shell.folder / "lake" / "_tailrace" / "staging").iterdir())
     check_usable(shell, queue)
+
+
+# The command gets its signal while it sees to what is due, which takes long.
+SLOW = """
+import os, sys, threading, time
+from tailrace.cli import main
+from tailrace.queue.delays import Delays
+
+def deliver(delays):
+    if threading.current_thread() is threading.main_thread():
+        with delays._turn():
+            os.kill(os.getpid(), signum)
+            time.sleep(600)
+
+signum = int(sys.argv.pop(1))
+Delays.deliver = deliver
+sys.argv[0] = "tailrace"
+main()
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_consume_while_it_opens(shell: Shell, queue: str, signum: int) -> None:
+    shell.ok("publish", queue, "later", "--delay", "1h")
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW, str(int(signum)), "consume", queue, "-g", "g"],
+        cwd=shell.folder,
+        env=shell.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signum, "", "")
+    check_usable(shell, queue)
+
+
+@pytest.mark.parametrize("number", [1, 7, 20, 30])
+def test_consume_anywhere(shell: Shell, queue: str, number: int) -> None:
+    written = interrupted(shell, "open", number, "consume", queue, "-g", "g", "--no-ack")
+    assert written == ("", "")
+    check_usable(shell, queue)
+
+
+# --- before it has begun --------------------------------------------------------------------
+
+# The signal comes when this module is looked for.
+EARLY = """
+import os, signal, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == wanted:
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), signal.SIGINT)
+
+wanted = sys.argv.pop(1)
+if sys.argv.pop(1) == "ignored":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.meta_path.insert(0, Finder)
+sys.argv[0] = "tailrace"
+from tailrace.__main__ import main
+main()
+"""
+
+
+def early(module: str, how: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", EARLY, module, how, "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "click",
+        "click.core",
+        "tailrace.cli.lazy",
+        "tailrace.kernel",  # which the root command imports while it reads its options
+    ],
+)
+def test_the_first_moments(module: str) -> None:
+    done = early(module, "minded")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_in_the_background_it_is_ignored() -> None:
+    """As a shell has it for commands that end in `&`."""
+    done = early("click", "ignored")
+    assert done.returncode == 0
+    assert done.stdout.startswith("tailrace ")
+    assert done.stderr == ""
+
+
+def test_the_command_is_what_is_tested_here() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["scripts"] == {"tailrace": "tailrace.__main__:main"}

@@ -84,7 +84,35 @@ def test_help(run: Run) -> None:
 def test_an_unknown_command(run: Run) -> None:
     result = run("explode")
     assert result.exit_code == 2
-    assert "No such command" in result.stderr
+    assert result.stderr == "tailrace: No such command 'explode'; see main --help\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("publish q a b", "Got unexpected extra argument (b); see tailrace publish --help"),
+        ("create q --max-depth -1", "Invalid value for '--max-depth': -1 is not in the range"),
+        ("publish q x --header c", "Invalid value for '--header': 'c' is not NAME=VALUE; see"),
+        ("publish q --size 3", "--size goes with --count; see tailrace publish --help"),
+        ("create", "Missing argument 'QUEUE'; see tailrace create --help"),
+        ("completion", "Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish; see"),
+        ("groups reset q", "Missing argument 'GROUP'; see tailrace groups reset --help"),
+        ("bench lag", "No such command 'lag'"),
+        ("--no-such-option", "No such option"),
+    ],
+)
+def test_wrong_usage_is_one_line(line: str, said: str, shell: Shell) -> None:
+    found = shell.refused(*line.split())
+    assert found.startswith(said)
+    assert "; see tailrace" in found
+    assert found.endswith(" --help")
+
+
+def test_who_says_nothing_is_shown_the_help(shell: Shell) -> None:
+    for words in ([], ["bench"]):
+        done = shell(*words)
+        assert done.returncode == 2
+        assert done.stderr.startswith(" ".join(["Usage: tailrace", *words]))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

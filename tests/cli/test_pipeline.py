@@ -22,6 +22,7 @@ from tailrace.spark.pipelines.definition import Definition
 from tailrace.spark.pipelines.status import Status
 from tests.cli.conftest import Shell
 from tests.project import NEEDS_JAVA
+from tests.queue.support import refuse
 
 PATIENCE_S = 150
 CONFIG = """\
@@ -79,6 +80,44 @@ def test_list_and_status_need_no_spark(shell: Shell) -> None:
     assert shell.files() == before
 
 
+REFUSING = """\
+pipelines:
+  - {name: a, from: orders, to: x, sql: SELECT 1, format: json, schema: n long}
+  - {name: b, from: orders, to: x, sql: SELECT 1, format: csv, schema: n long, dead_letters: bad}
+  - {name: c, from: other, to: x, sql: SELECT 1, format: csv, schema: n long, dead_letters: more}
+"""
+
+
+def test_what_they_refuse_is_shown_and_brought_back(shell: Shell) -> None:
+    """Wherever the configuration says that it is, and each message once."""
+    fill(shell, REFUSING, 2)
+    with tailrace.open(shell.store, upkeep=False) as store:
+        refuse(store, "a", 1)
+        refuse(store, "b", 0, 1, place="bad")
+    found = [
+        (item["queue"], item["pipeline"], dict(item["headers"])["_dlq_original_offset"])
+        for item in shell.items("dead", "orders")
+    ]
+    assert found == [("$dlq/orders", "a", "1"), ("bad", "b", "0"), ("bad", "b", "1")]
+    assert "  pipeline 'b'  was 0  value '0'  reason 'bad'" in shell.ok("dead", "orders")
+    assert "group" not in shell.ok("dead", "orders")
+    assert shell.ok("redrive", "orders") == "orders: 2 dead letters brought back\n"
+    assert (shell.ok("dead", "orders"), shell.ok("dead", "bad")) == ("", "")
+    assert [item["value"] for item in shell.items("read", "orders")] == ["0", "1", "1", "0"]
+
+
+def test_dead_letters_are_shown_although_the_configuration_is_wrong(shell: Shell) -> None:
+    fill(shell, REFUSING, 1)
+    with tailrace.open(shell.store, upkeep=False) as store:
+        refuse(store, "a", 0)
+    (shell.folder / "tailrace.yaml").write_text("pipelines: 5\n")
+    done = shell("dead", "orders")
+    assert done.returncode == 0
+    assert "pipeline 'a'" in done.stdout
+    assert "tailrace.yaml:1: pipelines: expected a list" in done.stderr
+    assert "dead_letters of pipelines are not looked at" in done.stderr
+
+
 def test_what_is_wrong_is_one_line(shell: Shell) -> None:
     fill(shell, CONFIG, 1)
     assert "no pipeline 'other'; there are copy, files" in shell.refused("pipeline", "run", "other")
@@ -104,6 +143,7 @@ class Slow:
 
     def __init__(self, _: Any, __: str, definition: Definition, *, once: bool) -> None:
         self.status = Status(definition.name)
+        self.definition = definition
         self.told = 0
         self.runs.append(self)
 
@@ -163,49 +203,114 @@ def test_one_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [(each.told, each.status.state) for each in runs] == [(2, "stopped"), (0, "failed")]
 
 
+class Quick(Slow):
+    """A pipeline that ends by itself, after some time."""
+
+    events: list[tuple[str, str]]
+    left = 3
+
+    def start(self, *, keep_checkpoint: bool) -> None:
+        self.status.state = "running"
+        self.events.append((self.definition.name, "begins"))
+
+    def poll(self, _: Any = None) -> bool:
+        self.left -= 1
+        return self.left > 0
+
+    def stop(self, *, now: bool = False) -> None:
+        self.status.state = "stopped"
+        self.events.append((self.definition.name, "ends"))
+
+
+CHAIN = """\
+pipelines:
+  - {name: last, from: mid, sql: SELECT value FROM mid, to: end}
+  - {name: first, from: orders, sql: SELECT value FROM orders, to: mid}
+"""
+
+
+def run_quickly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str
+) -> list[tuple[str, str]]:
+    shell = Shell(tmp_path)
+    fill(shell, CHAIN, 1)
+    monkeypatch.setattr(Quick, "runs", [], raising=False)
+    monkeypatch.setattr(Quick, "events", [], raising=False)
+    monkeypatch.setattr(running, "Run", Quick)
+    monkeypatch.setattr(running, "told_apart", lambda *_: None)
+    monkeypatch.setattr("tailrace.spark.session.local_session", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["pipeline", "run", "--json", *words])
+    assert done.exit_code == 0, done.output
+    with tailrace.open(shell.store, upkeep=False) as store:
+        assert {queue.name for queue in store.queues()} == {"orders", "mid"}
+    return Quick.events
+
+
+def test_a_chain_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each begins when what it reads has been written, whatever the order in the file is."""
+    assert run_quickly(tmp_path, monkeypatch, "--all", "--once") == [
+        ("first", "begins"),
+        ("first", "ends"),
+        ("last", "begins"),
+        ("last", "ends"),
+    ]
+
+
+def test_a_chain_that_runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = run_quickly(tmp_path, monkeypatch, "--all")
+    assert events[:2] == [("last", "begins"), ("first", "begins")]
+
+
+def test_the_last_of_a_chain_alone_and_named_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue is there, whoever is to fill it."""
+    assert run_quickly(tmp_path, monkeypatch, "last", "last") == [
+        ("last", "begins"),
+        ("last", "ends"),
+    ]
+
+
 @NEEDS_JAVA
 @pytest.mark.timeout(600)
-def test_it_is_told_to_stop(tmp_path: Path) -> None:
-    """By SIGTERM, and by Ctrl-C, in the middle of a batch: that is finished. Meanwhile another
-    process sees how it goes."""
-    processes: dict[signal.Signals, subprocess.Popen[str]] = {}
-    shells: dict[signal.Signals, Shell] = {}
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_it_is_told_to_stop(tmp_path: Path, signum: signal.Signals) -> None:
+    """In the middle of a batch, which is finished. Meanwhile another process sees how it goes."""
+    shell = Shell(tmp_path)
+    fill(shell, SLOW, 3_000)
+    local = ("--master", "local[1]", "--conf", "spark.driver.memory=1g")
+    process = shell.started("pipeline", "run", "slow", "--json", *local)
     try:
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            shell = shells[signum] = Shell(tmp_path / str(signum))
-            fill(shell, SLOW, 3_000)
-            local = ("--master", "local[1]", "--conf", "spark.driver.memory=1g")
-            processes[signum] = shell.started("pipeline", "run", "slow", "--json", *local)
-        for signum, process in processes.items():
-            assert process.stdout is not None
-            first = json.loads(process.stdout.readline())
-            assert (first["type"], first["pipeline"], first["rows_in"]) == ("batch", "slow", 15)
-            [seen] = shells[signum].items("pipeline", "status")
-            assert (seen["state"], seen["pid"]) == ("running", process.pid)
-            assert seen["rows_in"] >= 15
-            assert seen["lag"]["orders"] == 3_000 - seen["offsets"]["orders"]
-            refused = shells[signum].refused("pipeline", "run", "slow")
-            assert refused == f"pipeline 'slow': process {process.pid} runs it; stop that first"
-            batch = in_the_middle(shells[signum])
-            process.send_signal(signum)
-            out, err = process.communicate(timeout=PATIENCE_S)
-            expected = (0, "") if signum == signal.SIGTERM else (130, "tailrace: interrupted\n")
-            assert (process.returncode, err) == expected
-            assert batch in numbers(shells[signum], "commits")
-            last = json.loads(out.splitlines()[-1])
-            assert (last["type"], last["state"]) == ("pipeline", "stopped")
-            [seen] = shells[signum].items("pipeline", "status")
-            assert seen["state"] == "stopped"
-            written = [json.loads(line) for line in [json.dumps(first), *out.splitlines()[:-1]]]
-            assert {each["batch"] for each in written} >= {batch}
-            with tailrace.open(shells[signum].store, upkeep=False) as store:
-                values = [message.value for message in store.stream("copied").read()]
-            assert values == [b"%d" % number for number in range(len(values))]
-            assert len(values) >= 15 * (batch + 1)
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        assert (first["type"], first["pipeline"], first["rows_in"]) == ("batch", "slow", 15)
+        [seen] = shell.items("pipeline", "status")
+        assert (seen["state"], seen["pid"]) == ("running", process.pid)
+        assert seen["rows_in"] >= 15
+        assert seen["lag"]["orders"] == 3_000 - seen["offsets"]["orders"]
+        refused = shell.refused("pipeline", "run", "slow")
+        assert refused == f"pipeline 'slow': process {process.pid} runs it; stop that first"
+        batch = in_the_middle(shell)
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=PATIENCE_S)
     finally:
-        for process in processes.values():
-            process.kill()
-            process.communicate(timeout=PATIENCE_S)
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+    expected = (0, "") if signum == signal.SIGTERM else (130, "tailrace: interrupted\n")
+    assert (process.returncode, err) == expected
+    assert batch in numbers(shell, "commits")
+    last = json.loads(out.splitlines()[-1])
+    assert (last["type"], last["state"]) == ("pipeline", "stopped")
+    [seen] = shell.items("pipeline", "status")
+    assert seen["state"] == "stopped"
+    written = [first, *map(json.loads, out.splitlines()[:-1])]
+    assert {each["batch"] for each in written} >= {batch}
+    with tailrace.open(shell.store, upkeep=False) as store:
+        values = [message.value for message in store.stream("copied").read()]
+    assert values == [b"%d" % number for number in range(len(values))]
+    assert len(values) >= 15 * (batch + 1)
 
 
 def numbers(shell: Shell, folder: str) -> set[int]:

@@ -262,6 +262,7 @@ def test_json_from_a_file(shell: Shell, queue: str) -> None:
         ('{"value": "x", "routing_key": 1}', "'routing_key' is text"),
         ('{"value": "x", "ttl": true}', "'ttl' is a duration"),
         ('{"value": "x", "ttl": "soon"}', "not a duration"),
+        ('{"value": "x", "ttl": "106752d"}', "ttl: '106752d' is too long; 292 years are the"),
         ('{"value": "x", "routing_key": "a/#"}', "#"),
         ('{"value": "x", "expires_at": "now"}', "'expires_at' is a number of milliseconds"),
         ('{"value": "x", "deliver_at": 2020}', "'deliver_at': 2020 milliseconds since 1970 are"),
@@ -301,16 +302,35 @@ def test_a_message_that_is_too_large(shell: Shell) -> None:
     assert shell.refused("publish", "small", "4444").startswith("a message of 4 bytes ")
 
 
+@pytest.mark.parametrize("size", ["100GiB", "99999999999999GiB"])
+@pytest.mark.parametrize("limit", ["1KiB", "0"])
+def test_a_load_for_which_there_is_no_memory(shell: Shell, size: str, limit: str) -> None:
+    """Nobody asks for it before it is known to be too large."""
+    shell.ok("create", "q", "--max-message-size", limit)
+    said = shell.refused("publish", "q", "--count", "1", "--size", size)
+    bytes_ = f"{int(size.removesuffix('GiB')) << 30:,}"
+    assert said.startswith(f"a message of {bytes_} bytes")
+    which = "max_batch_bytes is 16,777,216" if limit == "0" else "max_message_size is 1,024"
+    assert said.endswith(which)
+
+
+def test_a_file_for_which_there_is_no_memory(shell: Shell, queue: str) -> None:
+    with open(shell.folder / "sparse", "wb") as file:
+        file.truncate(100 << 30)
+    said = shell.refused("publish", queue, "--file", "sparse")
+    assert said.startswith("sparse: a message of 107,374,182,400 bytes is more than the queue 'q'")
+
+
 def test_a_message_that_no_batch_holds(shell: Shell) -> None:
     with tailrace.open(shell.store) as store:
         store.queue("q", max_batch_bytes="1KiB", compression="none")
     done = shell("publish", "q", stdin="1\n" + "x" * 900 + "\n" + "x" * 2000 + "\n")
     assert "published 2 messages to q" in done.stderr
     said = done.stderr.splitlines()[-1]
-    assert said.startswith("tailrace: line 3: a record of 20")
-    assert said.endswith(" is more than a batch may hold: max_batch_bytes is 1024")
+    assert said.startswith("tailrace: line 3: a message of 2,0")
+    assert said.endswith(" is more than the queue 'q' takes: max_batch_bytes is 1,024")
     key = lines({"value": "1"}, {"value": "2", "key": "k" * 2000})
-    assert "tailrace: line 2: a record of 20" in shell("publish", "q", "--json", stdin=key).stderr
+    assert "tailrace: line 2: a message of 2,0" in shell("publish", "q", "--json", stdin=key).stderr
 
 
 def test_a_queue_that_is_full_is_no_matter_of_a_line(shell: Shell) -> None:
@@ -394,6 +414,7 @@ def test_a_value_and_a_report_for_programs(shell: Shell) -> None:
         (["x", "--header", "a"], "'a' is not NAME=VALUE"),
         (["x", "--header", "_a=b"], "reserved"),
         (["x", "--ttl", "soon"], "is not a duration"),
+        (["x", "--ttl", "106752d"], "'106752d' is too long; 292 years are the most"),
         (["x", "--delay", "1s", "--deliver-at", "2030-01-01"], "exclude each other"),
         (["x", "--deliver-at", "soon"], "is neither a time"),
         (
@@ -514,3 +535,12 @@ def test_what_is_due_comes(shell: Shell, queue: str) -> None:
     shell.ok("publish", queue, "now", "--deliver-at", "2020-01-01T00:00Z")
     items = shell.items("consume", queue, "-g", "g", "--wait", "3", "--max", "2")
     assert [item["value"] for item in items] == ["now", "soon"]
+
+
+def test_json_that_only_python_takes(shell: Shell, queue: str) -> None:
+    """Half of a surrogate pair is what `--json` writes of bytes that it shows as text, and a number
+    too large for others is one."""
+    lines = '{"value": "\\ud800", "timestamp": 1e999}\n{"value": "b", "offset": NaN}\n'
+    shell.ok("publish", queue, "--json", stdin=lines)
+    with tailrace.open(shell.store) as store:
+        assert [each.value for each in store.get(queue).read()] == [b"\xed\xa0\x80", b"b"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
+import sys
 import time
 
 import pytest
 
 import tailrace
+from tailrace.cli import main
 from tests.cli.conftest import Shell
 
 T0 = 1_700_000_000_000
@@ -73,6 +76,17 @@ def test_a_part(shell: Shell, queue: str, options: list[str], expected: list[int
     assert [item["offset"] for item in shell.items("read", queue, *options)] == expected
 
 
+@pytest.mark.parametrize("timeout", ["0.1", "0.1s", "100ms"])
+def test_how_long_to_follow(shell: Shell, queue: str, timeout: str) -> None:
+    assert len(shell.items("read", queue, "--follow", "--timeout", timeout)) == 3
+
+
+@pytest.mark.parametrize("timeout", ["nan", "-1", "inf", "soon", ""])
+def test_what_is_no_timeout(shell: Shell, queue: str, timeout: str) -> None:
+    said = shell.refused("read", queue, "--follow", "--timeout", timeout)
+    assert f"'--timeout': '{timeout}' is not a duration; write it as 250ms" in said
+
+
 def test_mistakes(shell: Shell, queue: str) -> None:
     assert "there is no queue 'x' in data/queue" in shell.refused("read", "x")
     assert "there is no queue 'x'" in shell.refused("read", "x", "--store", "data")
@@ -120,3 +134,28 @@ def test_following_a_queue_that_nobody_has_used(shell: Shell) -> None:
         shell.ok("publish", "new", "first")
         written, errors = process.communicate(timeout=30)
     assert (written, errors) == ("first\n", "")
+
+
+class Output(io.StringIO):
+    """Knows how often somebody wanted it written."""
+
+    flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+@pytest.mark.parametrize("arguments", [["read"], ["consume", "--group", "g", "--wait", "0"]])
+def test_many_lines_are_written_together(
+    arguments: list[str], shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with a call of the system for each; the bytes are those of `json.dumps`."""
+    with tailrace.open(shell.store, flush="none") as store:
+        store.queue("q").publish_many([f"é {n}" for n in range(200)])
+    output = Output()
+    monkeypatch.setattr(sys, "stdout", output)
+    main([*arguments, "q", "--json", "--store", str(shell.store)], standalone_mode=False)
+    lines = output.getvalue().splitlines()
+    assert [json.loads(line)["value"] for line in lines] == [f"é {n}" for n in range(200)]
+    assert [json.dumps(json.loads(line)) for line in lines] == lines
+    assert output.flushes < 10

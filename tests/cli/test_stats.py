@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -32,14 +33,30 @@ def filled(shell: Shell) -> Shell:
 
 
 def test_for_people(filled: Shell) -> None:
-    dead, events, idle, work, remark = filled.ok("stats").splitlines()[1:]
+    dead, events, idle, work, remark, disk = filled.ok("stats").splitlines()[1:]
     assert dead.split()[:2] == ["$dlq/orders", "1"]
-    assert events.split()[:2] == ["events", "2"]
+    assert events.split()[:5] == ["events", "2", "0", "0", "2"]
     assert idle.split()[:6] == ["orders", "idle", "20", "0", "0", "20"]
     assert idle.split()[-3:-2] == ["1"]  # one dead letter
     assert work.split()[:5] == ["w", "16", "0", "0", "16"]
     assert remark.startswith("orders: the group 'idle' keeps ")
     assert remark.endswith(" KiB from being deleted")
+    assert re.fullmatch(r"disk: \d+% used, [\d.]+ .?i?B free", disk)
+
+
+def test_a_disk_that_is_too_full(filled: Shell) -> None:
+    """As the configuration says; without queues as well."""
+    file = filled.store / "tailrace.yaml"
+    file.write_text("storage: {disk: {max_used_ratio: 0.000000001, refuse_ratio: 1.0}}\n")
+    assert filled.ok("stats").splitlines()[-1].endswith(" free; what may go is deleted at once")
+    assert filled.items("stats")[0]["disk"]["level"] == "high"
+    (filled.store / "queue" / ".tailrace" / "reserve").unlink()
+    file.write_text("storage: {disk: {max_used_ratio: 1e-9, refuse_ratio: 1e-9}}\n")
+    last = filled.ok("stats", "events").splitlines()[-1]
+    assert last.endswith("; publishing is refused; the reserve for consumers is not there")
+    [found] = filled.items("stats")
+    assert (found["disk"]["level"], found["disk"]["reserve"]) == ("refusing", False)
+    assert "tailrace_disk_refusing 1\n" in filled.ok("stats", "--prometheus")
 
 
 def test_what_was_dropped(shell: Shell) -> None:
@@ -55,6 +72,25 @@ def test_what_was_dropped(shell: Shell) -> None:
     assert "events: to make room, 1 message was dropped" in shell.ok("stats")
     [found] = [each for each in shell.items("stats")[0]["queues"] if each["name"] == "events"]
     assert found["dropped"] == 1
+
+
+def test_a_damaged_schedule(filled: Shell) -> None:
+    """It is shown as such, and hides nothing else."""
+    filled.ok("create", "broken")
+    filled.ok("publish", "broken", "x", "--delay", "1h")
+    before = filled.items("stats")[0]["queues"]
+    assert [each["delayed"] for each in before if each["name"] == "broken"] == [1]
+    [manifest] = filled.store.rglob("schedule.json")
+    manifest.write_text('{"format": 1}')
+    text = filled.ok("stats")
+    [row] = [line for line in text.splitlines() if line.startswith("broken ")]
+    assert row.split()[-4:-2] == ["?", "0"]
+    assert "broken: what is delayed cannot be read: " in text
+    after = filled.items("stats")[0]["queues"]
+    assert [each["name"] for each in after if "error" in each] == ["broken"]
+    assert len(after) == len(before)
+    assert 'tailrace_queue_damaged{queue="broken"} 1' in filled.ok("stats", "--prometheus")
+    assert "is damaged" in filled.refused("delayed", "broken")
 
 
 def test_for_programs(filled: Shell) -> None:
@@ -125,6 +161,18 @@ def test_watching(filled: Shell) -> None:
     assert written.count("events") == 3
     assert "\x1b" not in written
     assert "--times goes with --watch" in filled("stats", "--times", "3").stderr
+
+
+@pytest.mark.parametrize("how", [["--watch", "--times", "2"], ["--rates"]])
+def test_an_interval_that_nobody_lives_through(filled: Shell, how: list[str]) -> None:
+    said = filled.refused("stats", *how, "--interval", "292000d")
+    assert "'--interval': '292000d' is too long; 292 years are the most" in said
+    with filled.started("stats", "--watch", "--times", "2", "--interval", "106751d") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("queue ")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "")
 
 
 def test_watching_on_a_terminal(filled: Shell, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ MESSAGES = [
         "1: queues[0].visibility_timeout: 0 is no time ",
     ),
     ("queues: [{name: a, retry: {multiplier: .nan}}]", "1: queues[0].retry.multiplier: nan is "),
-    ("queues: [{name: a, topics: [a/#/b]}]", "1: queues[0].topics: the filter 'a/#/b'"),
+    ("queues: [{name: a, topics: [a/#/b]}]", "1: queues[0].topics[0]: the filter 'a/#/b'"),
     (
         "queues: [{name: a, type: stack}]",
         "1: queues[0].type: 'stack' is not one of classic, stream",
@@ -104,6 +104,18 @@ MESSAGES = [
         "storage: {max_batch_bytes: 1MiB}\nqueues: [{name: a, limits: {max_message_size: 2MiB}}]",
         "2: queues[0].limits.max_message_size: 2,097,152 bytes are more than a batch can hold",
     ),
+    (  # the usual size, which somebody has chosen
+        "storage: {max_batch_bytes: 1MiB}\nqueues: [{name: a, limits: {max_message_size: 10MiB}}]",
+        "2: queues[0].limits.max_message_size: 10,485,760 bytes are more than a batch can hold",
+    ),
+    (
+        "queues:\n- name: a\n  retry:\n    initial_backoff: 5s\n    max_backoff: 1s",
+        "5: queues[0].retry.max_backoff: 1s is less than retry.initial_backoff, which is 5s",
+    ),
+    (
+        "queues:\n- name: a\n  primary_group: w",
+        "3: queues[0].primary_group: a is a classic queue, and only a stream can have one",
+    ),
     (
         "queues:\n- name: s\n  type: stream\n- name: a\n  dlq:\n    topic: $queue/s/dead",
         "6: queues[1].dlq.topic: s is a stream; dead letters need a classic queue",
@@ -131,6 +143,23 @@ MESSAGES = [
     ("cluster: {raft: {write_policy: forward}}", "1: cluster: a store is on one machine"),
     ("cluster: 3", "1: cluster: expected a mapping of enabled, got 3"),
 ]
+
+
+def test_each_wrong_entry_of_a_list_has_its_line(tmp_path: Path) -> None:
+    said = "the filter 'a/#/b'"
+    text = "queues:\n- name: a\n  topics:\n  - a/#/b\n  - good\n  - 7\n  -\n"
+    assert problems(tmp_path, text) == [
+        "6: queues[0].topics[2]: expected text, got 7",
+        "7: queues[0].topics[3]: expected text, got nothing",
+    ]
+    [first, second] = problems(tmp_path, text.replace("  - 7\n  -\n", "  - c/#/d\n"))
+    assert first.startswith(f"4: queues[0].topics[0]: {said}")
+    assert second.startswith("6: queues[0].topics[2]: the filter 'c/#/d'")
+    toml = '[[queues]]\nname = "a"\ntopics = [\n  "good",\n  "a/#/b",\n]\n'
+    (tmp_path / "tailrace.toml").write_text(toml)
+    [found] = check(tmp_path / "tailrace.toml")
+    assert (found.line, found.key) == (5, "queues[0].topics[1]")
+    assert found.message.startswith(said)
 
 
 @pytest.mark.parametrize(("text", "said"), MESSAGES)
@@ -171,7 +200,7 @@ def test_every_problem_is_listed_in_the_order_of_lines(tmp_path: Path) -> None:
         ["7", "queues[0].type"],
         ["9", "queues[0].limits.max_depth"],
         ["10", "queues[0].limits.message_ttl"],
-        ["11", "queues[0].topics"],
+        ["11", "queues[0].topics[0]"],
         ["12", "queues[0].flush"],
         ["13", "queues[1].name"],
         ["13", "queues[1].limits.on_full"],

@@ -228,7 +228,6 @@ def test_what_the_store_has_counts(here: Path, run: Run) -> None:
         "retry": {"max_retries": "unlimited"},
         "retention": {"max_age": "7d"},
         "topics": ["a/#"],
-        "primary_group": "main",
     }
     with open_store("data") as store:
         store.queue("a", **options)
@@ -260,7 +259,7 @@ def test_what_the_store_has_counts(here: Path, run: Run) -> None:
         "retention.max_age": ("7d", "store"),
         "retention.max_length_bytes": (0, "store"),
         "topics": (["a/#"], "store"),
-        "primary_group": ("main", "store"),
+        "primary_group": ("", "store"),
         "type": ("classic", "store"),
         "replication.enabled": (False, "default"),
     }

@@ -44,6 +44,8 @@ ONLY_THE_LOADER = (
     "is below disk.max_used_ratio",
     "it is another folder",
     "is there twice",
+    "is less than retry.initial_backoff",
+    "is a classic queue, and only a stream can have one",
 )
 
 

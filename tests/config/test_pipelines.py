@@ -72,6 +72,10 @@ def test_what_is_wrong(tmp_path: Path, more: str, said: str) -> None:
             "1: pipelines[0].to: it reads 'a', and would read what it writes",
         ),
         (
+            f"{HEAD}  format: csv\n  schema: id long\n  dead_letters: a\n",
+            "8: pipelines[0].dead_letters: it would read what it has refused, for ever",
+        ),
+        (
             "pipelines: [{name: p, from: a, to: {path: x}, sql: x, output_mode: update}]",
             "1: pipelines[0].output_mode: files are only added to; update is for a queue",
         ),
@@ -87,6 +91,29 @@ def test_what_is_wrong(tmp_path: Path, more: str, said: str) -> None:
 def test_what_is_wrong_with_what_has_to_be_there(tmp_path: Path, text: str, said: str) -> None:
     [found] = problems(tmp_path, text)
     assert found.startswith(said)
+
+
+def chained(*pairs: str) -> str:
+    """Pipelines from a queue to a queue: `a-b`."""
+    one = "  - {name: %s, from: %s, to: %s, sql: x}\n"
+    return "pipelines:\n" + "".join(one % (pair, *pair.split("-")) for pair in pairs)
+
+
+def test_pipelines_that_go_round_in_a_circle(tmp_path: Path) -> None:
+    said = "pipelines would read what comes of what they write, from "
+    [found] = problems(tmp_path, chained("x-a", "a-b", "b-c", "c-a", "c-d"))
+    assert found.startswith(f"3: pipelines[1].to: {said}'a' to 'b' to 'c' to 'a', and never come")
+    first, second = problems(tmp_path, chained("a-b", "b-a", "c-d", "d-c"))
+    assert f"{said}'a' to 'b' to 'a'" in first
+    assert f"{said}'c' to 'd' to 'c'" in second
+    assert problems(tmp_path, chained("a-b", "a-c", "b-d", "c-d", "d-e")) == []
+    own = "pipelines: [{name: p, from: a, to: b, sql: x, tables: {t: {queue: b, stream: %s}}}]"
+    [found] = problems(tmp_path, own % "true")
+    assert found.startswith(f"1: pipelines[0].to: {said}'b' to 'b'")
+    assert problems(tmp_path, own % "false") == []  # it is read once
+    assert problems(tmp_path, "pipelines: [{name: p, to: b, sql: x}]") == [
+        "1: pipelines[0].from: it is missing"
+    ]
 
 
 def test_both_forms(tmp_path: Path) -> None:
@@ -126,6 +153,9 @@ def test_moments() -> None:
     assert parse_start("2026-01-31T12:00:00Z") == datetime(2026, 1, 31, 12, tzinfo=UTC)
     with pytest.raises(ConfigError):
         parse_start("last")
+    with pytest.raises(ConfigError, match="write 2026-01-31T00:00:00Z for UTC"):
+        parse_start("2026-01-31")
+    assert parse_start("2026-01-31T00:00:00Z") == datetime(2026, 1, 31, tzinfo=UTC)
     assert parse_trigger("10s") == 10_000
     assert parse_trigger("once") == "once"
     assert parse_trigger(None) is None

@@ -143,7 +143,7 @@ def test_aliases_of_aliases_take_no_time(tmp_path: Path) -> None:
             "41: queues[0].limits: expected a mapping of max_message_size, max_depth, message_ttl, "
             "on_full, got a list"
         ),
-        "41: queues[0].topics: expected a list such as ['$queue/orders/#'], got a list",
+        "41: queues[0].topics[0]: expected text, got a list",
     ]
 
 

@@ -11,7 +11,7 @@ import click
 
 from tailrace.cli.lazy import one_line
 from tailrace.cli.output import print_json
-from tailrace.cli.places import find_store
+from tailrace.cli.places import check_path, find_store
 from tailrace.cli.stores import ENVIRONMENT, StorePlace, look_at_store, store_options
 from tailrace.errors import ConfigError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["config"]
 
-_file = click.argument("file", metavar="[FILE]", required=False)
+_file = click.argument("file", metavar="[FILE]", callback=check_path, required=False)
 
 
 @click.group()

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from tailrace.cli.lazy import forget_stdout
 from tailrace.cli.messages import describe_message, message_item
-from tailrace.cli.output import print_json
+from tailrace.cli.output import write_json
 from tailrace.cli.signals import Stopped, Stopping
 from tailrace.cli.stores import (
     StorePlace,
@@ -115,10 +116,11 @@ def consume(
     write = _write_value if values else _write_json(group) if in_json else _write_text
     with Stopping() as stopping:
         try:
-            with (
-                open_queue(store, queue, upkeep=True) as (_, opened),
-                _consumer(opened, group, pattern) as consumer,
-            ):
+            with ExitStack() as stack:
+                with stopping.allowed():  # there may be much to see to
+                    _, opened = stack.enter_context(open_queue(store, queue, upkeep=True))
+                    consumer = _consumer(opened, group, pattern)
+                    stack.enter_context(consumer)
                 worker = _Worker(consumer, stopping, limit, wait)
                 if command is not None:
                     job = _Job(command, stopping)
@@ -167,7 +169,8 @@ class _Worker:
             handle(batch)
 
     def receive(self, wait_s: float | None, at_once: int = _AT_ONCE) -> list[Message]:
-        """Only here it may be stopped. What was received by then the store gives back."""
+        """Once it is open, only here it may be stopped. What was received by then the store gives
+        back."""
         if self.is_done:
             return []
         if self._limit is not None:
@@ -196,7 +199,7 @@ def _write_value(message: Message) -> None:
 def _write_json(group: str) -> Callable[[Message], None]:
     def write(message: Message) -> None:
         count = message.delivery_count
-        print_json(message_item(message, group=group, delivery_count=count))
+        write_json(message_item(message, group=group, delivery_count=count))
 
     return write
 

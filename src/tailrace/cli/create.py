@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,12 @@ from tailrace.cli.queues import queue_item
 from tailrace.cli.stores import StorePlace, look_at_store, open_store, store_options
 from tailrace.errors import ConfigError, InvalidName, TailraceError
 
+if TYPE_CHECKING:
+    from tailrace.queue.settings import QueueSettings
+
 __all__ = ["create"]
+
+_OPTIONS_OF_THEIR_OWN = {"type": "--type", "topics": "--topic"}  # not text, or not for --update
 
 
 @click.command()
@@ -100,7 +105,8 @@ def create(
     )
     if update or options:
         store.refuse_declared(queue)
-    there = _type_there(store, queue)
+    before = _settings_there(store, queue)
+    there = None if before is None else before.type
     if there is not None and not update:
         raise InvalidName(f"there is a queue {queue!r} in {store.path}; --update changes it")
     if there is None and update:
@@ -113,19 +119,21 @@ def create(
         print_json({**queue_item(settings), "type": "queue"})
     else:
         what = "stream" if settings.type == "stream" else "queue"
-        click.echo(f"{'changed' if update else 'made'} the {what} {queue!r} in {store.path}")
+        if settings == before:
+            click.echo(f"the {what} {queue!r} in {store.path} is as it was")
+        else:
+            click.echo(f"{'changed' if update else 'made'} the {what} {queue!r} in {store.path}")
 
 
-def _type_there(store: StorePlace, queue: str) -> str | None:
-    """The type of the queue, if there is one: a queue keeps its type."""
+def _settings_there(store: StorePlace, queue: str) -> QueueSettings | None:
+    """Those of the queue, if there is one."""
     try:
         with look_at_store(store) as look:
-            found = look.queues().get(queue)
+            return look.queues().get(queue)
     except TailraceError as error:
         if type(error) is not TailraceError:  # there is a store, and something is wrong with it
             raise
         return None
-    return None if found is None else found.type
 
 
 def _check(queue: str, kind: str, options: dict[str, Any], *, is_new: bool) -> None:
@@ -135,7 +143,13 @@ def _check(queue: str, kind: str, options: dict[str, Any], *, is_new: bool) -> N
 
     if is_new:
         refuse_reserved(queue)
-    QueueSettings.create(queue, kind, **options)
+    settings = QueueSettings.create(queue, kind, **options)
+    if is_new and settings.ephemeral:  # perhaps with this command
+        raise ConfigError(
+            "ephemeral: such a queue is gone when everybody has closed the store, so a command "
+            f"cannot make one that others find; a program can: store.queue({queue!r}, "
+            "ephemeral=True)"
+        )
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
@@ -152,10 +166,21 @@ def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: write it as KEY=VALUE, such as retry.max_backoff=1m")
-    if "." in key.partition(".")[2]:
-        raise ConfigError(f"--set {text}: a key has one dot at most")
+    key = key.strip()
+    if key in _OPTIONS_OF_THEIR_OWN:
+        raise ConfigError(f"--set {text}: use {_OPTIONS_OF_THEIR_OWN[key]}")
+    _check_key(key)
     words = {"true": True, "false": False}
-    return key.strip(), words.get(value, _number(value))
+    return key, words.get(value, _number(value))
+
+
+def _check_key(key: str) -> None:
+    """Only what is an option of a queue becomes an argument of what makes one, which has others."""
+    from tailrace.queue.settings import KEYS, describe_unknown
+
+    known = KEYS - _OPTIONS_OF_THEIR_OWN.keys()
+    if key not in known:
+        raise ConfigError(describe_unknown(key, known, "--set"))
 
 
 def _number(text: str) -> Any:

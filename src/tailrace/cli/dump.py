@@ -10,6 +10,7 @@ import click
 from tailrace.cli import dump_queue, dump_segment, dump_side, dump_text
 from tailrace.cli.dump_segment import Item
 from tailrace.cli.output import print_json
+from tailrace.cli.places import check_path
 from tailrace.errors import TailraceError
 from tailrace.log.fs import OsFileSystem
 
@@ -19,7 +20,7 @@ _SIDE = ", ".join(dump_side.NAMES)
 
 
 @click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", callback=check_path, nargs=-1, required=True)
 @click.option(
     "--records/--no-records",
     default=True,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tailrace.cli.output import print_json, progress_bar
+from tailrace.cli.places import check_path
 from tailrace.cli.signals import Insisting
 from tailrace.cli.sparks import spark_options
 from tailrace.errors import TailraceError
@@ -105,7 +106,10 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         spark_options,
         click.option("--json", "as_json", is_flag=True, help="Write the report as JSON."),
         click.option(
-            "--report", metavar="FILE", help="Write the report to a file, as JSON, as well."
+            "--report",
+            callback=check_path,
+            metavar="FILE",
+            help="Write the report to a file, as JSON, as well.",
         ),
     )
     for option in reversed(options):

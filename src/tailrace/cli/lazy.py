@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -71,21 +73,40 @@ class LazyGroup(click.Group):
                     sys.exit(FAILED)
         return super().main(*args, **kwargs)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _ending_in_one_line():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _ending_in_one_line():
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except KeyboardInterrupt:
-            ctx.exit(_INTERRUPTED)
-        except BrokenPipeError:
-            forget_stdout()
-            ctx.exit(_BROKEN_PIPE)
-        except (TailraceError, OSError) as error:
-            if os.environ.get("TAILRACE_DEBUG"):
-                raise
-            click.echo(f"tailrace: {one_line(error)}", err=True)
-            ctx.exit(FAILED)
         return result
+
+
+@contextlib.contextmanager
+def _ending_in_one_line() -> Iterator[None]:
+    """Every error becomes a line and an exit code, before click has words of its own for it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    except BrokenPipeError:
+        forget_stdout()
+        raise click.exceptions.Exit(_BROKEN_PIPE) from None
+    except click.exceptions.NoArgsIsHelpError:  # whoever says nothing is shown the help
+        raise
+    except click.ClickException as error:
+        said = " ".join(error.format_message().split()).removesuffix(".")
+        where = getattr(error, "ctx", None)
+        hint = f"; see {where.command_path} --help" if where is not None else ""
+        click.echo(f"tailrace: {said}{hint}", err=True)
+        raise click.exceptions.Exit(FAILED) from None
+    except (TailraceError, OSError) as error:
+        if os.environ.get("TAILRACE_DEBUG"):
+            raise
+        click.echo(f"tailrace: {one_line(error)}", err=True)
+        raise click.exceptions.Exit(FAILED) from None
 
 
 def one_line(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tailrace.cli.output import as_time, print_json, print_rows
-from tailrace.cli.places import find_log
+from tailrace.cli.places import check_path, find_log
 from tailrace.log.members import Member
 from tailrace.log.offline.holders import Holders, LockState, find_holders
 from tailrace.log.offline.words import counted
@@ -23,7 +23,7 @@ _MEANINGS = {
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", callback=check_path)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
 def locks(directory: str, as_json: bool) -> None:
     """Show who has a log open for writing, and who holds or waits for its locks.

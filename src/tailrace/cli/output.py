@@ -25,6 +25,7 @@ __all__ = [
     "progress_bar",
     "record_item",
     "table_lines",
+    "write_json",
 ]
 
 _WIDTH = 100
@@ -37,6 +38,12 @@ _WHITE = str.maketrans("", "", "\t\n\r")
 def print_json(document: object) -> None:
     """One object, one line."""
     click.echo(json.dumps(document))
+
+
+def write_json(document: object) -> None:
+    """One of many such lines. It is out when the buffer is full, or somebody flushes: `click.echo`
+    would look at the terminal, and call the system, for each."""
+    sys.stdout.write(f"{json.dumps(document)}\n")
 
 
 def as_json(value: bytes | None) -> object:

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -128,15 +128,19 @@ class _Runner:
         self._path = os.path.abspath(store.path)
         self._chosen = chosen
         self._as_json = as_json
+        self._runs: list[Run] = []
         self._stack = contextlib.ExitStack()
         self.stopped_by: int | None = None
 
     def hold(self, *, anew: bool, keep: bool) -> None:
         """Each of them, before Spark takes its time to start."""
+        from tailrace.spark.pipelines.chains import make_between
+        from tailrace.spark.pipelines.definition import definitions
         from tailrace.spark.pipelines.homes import Home
 
-        with open_store(self._store, create=self._store.config is not None):
-            pass  # it has the queues of the configuration now
+        config = self._store.config
+        with open_store(self._store, create=config is not None) as opened:
+            make_between(opened, self._chosen, list(definitions(config).values()))
         for definition in self._chosen:
             home = Home(self._path, definition)
             self._stack.enter_context(home.held())
@@ -162,31 +166,30 @@ class _Runner:
         from tailrace.spark.session import local_session
         from tailrace.spark.statements import describe, quietly
 
-        runs: list[Run] = []
+        runs = self._runs
         with quietly(), Stopping() as stopping:
             try:
                 with stopping.allowed():
                     ours = signal.getsignal(signal.SIGINT)
                     common = settings(self._chosen, conf)
                     with _imported("tailrace.spark.pipelines.running"):
-                        spark = local_session(master, common)
+                        spark = local_session(master, common, "pipelines")
                     _restore(ours)  # Spark's would cancel the jobs of a batch
                 from tailrace.spark.pipelines.running import Run, told_apart
 
+                def begin(definition: Definition) -> None:
+                    session = told_apart(spark, definition, conf, common)
+                    runs.append(Run(session, self._path, definition, once=once))
+                    runs[-1].start(keep_checkpoint=keep)
+                    if not self._as_json:
+                        click.echo(_title(definition))
+
                 try:
-                    for definition in self._chosen:
-                        if stopping.is_stopping():
-                            break  # those that have begun are at a batch
-                        session = told_apart(spark, definition, conf, common)
-                        runs.append(Run(session, self._path, definition, once=once))
-                        runs[-1].start(keep_checkpoint=keep)
-                        if not self._as_json:
-                            click.echo(_title(definition))
-                    self._follow(runs, stopping)
-                except TailraceError:  # the others end as if they were told to
+                    self._follow(begin, stopping, once=once)
+                except TailraceError:  # the others end, too, with what they are at
                     for each in runs:
                         if each.status.state != "failed":
-                            _finish(each, stopping)
+                            _finish(each, stopping, ends=once or each.definition.is_once)
                     raise
             except errors as error:
                 raise TailraceError(describe(error)) from error
@@ -198,19 +201,37 @@ class _Runner:
         for each in runs:
             self._summary(each)
 
-    def _follow(self, runs: list[Run], stopping: Stopping) -> None:
-        active = list(runs)
-        while active:
-            active = [each for each in active if each.poll(self._batch)]
+    def _follow(
+        self, begin: Callable[[Definition], None], stopping: Stopping, *, once: bool
+    ) -> None:
+        """Begin each when it may, until all have ended."""
+        from tailrace.spark.pipelines.chains import ready
+
+        waiting, active = list(self._chosen), list(self._runs)
+        while waiting or active:
+            for definition in ready(waiting, [each.definition for each in active], once=once):
+                if stopping.is_stopping():
+                    break
+                waiting.remove(definition)
+                begin(definition)
+                active.append(self._runs[-1])
+            if stopping.is_stopping():
+                waiting = []  # those that have begun are at a batch
+            active = [each for each in active if each.poll(self._batch) or self._end(each)]
             if stopping.is_insisting():
                 break
             if stopping.is_stopping():
                 for each in active:
                     each.finish()
             time.sleep(_TICK_S)
-        for each in runs:
-            each.poll(self._batch)
-            each.stop(now=stopping.is_insisting())
+        for each in active:
+            self._end(each, now=True)
+
+    def _end(self, run: Run, *, now: bool = False) -> bool:
+        """False, since it is not active any more."""
+        run.poll(self._batch)
+        run.stop(now=now)
+        return False
 
     def _batch(self, definition: Definition, progress: Mapping[str, Any]) -> None:
         rows, took = progress["numInputRows"], progress["durationMs"].get("triggerExecution", 0)
@@ -260,11 +281,13 @@ class _Runner:
         )
 
 
-def _finish(run: Run, stopping: Stopping) -> None:
-    """Wait for what it is at."""
+def _finish(run: Run, stopping: Stopping, *, ends: bool) -> None:
+    """Wait for what it is at: a batch, or if it `ends` by itself, and may not even have begun, all
+    that there is."""
     with contextlib.suppress(TailraceError):  # there is an error to be told already
         while run.poll() and not stopping.is_insisting():
-            run.finish()
+            if not ends or stopping.is_stopping():
+                run.finish()
             time.sleep(_TICK_S)
     run.stop(now=True)
 
@@ -411,7 +434,8 @@ def check(
     """
     chosen = _chosen(store, names)
     errors = errors_of_spark()
-    from tailrace.spark.pipelines.definition import settings
+    from tailrace.spark.pipelines.chains import written_by
+    from tailrace.spark.pipelines.definition import definitions, settings
     from tailrace.spark.pipelines.homes import Home
     from tailrace.spark.pipelines.running import check as check_one
     from tailrace.spark.pipelines.running import told_apart
@@ -420,18 +444,18 @@ def check(
 
     with open_store(store, create=store.config is not None):
         path = os.path.abspath(store.path)
-    wrong = 0
+    coming, wrong = written_by(definitions(store.config).values()), 0
     with quietly(), Stopping() as stopping:
         try:
             with stopping.allowed():
                 common = settings(chosen, conf)
-                spark = local_session(master, common)
+                spark = local_session(master, common, "pipelines")
                 for definition in chosen:
                     said = None
                     try:
                         Home(path, definition).check()
                         session = told_apart(spark, definition, conf, common)
-                        check_one(session, path, definition)
+                        check_one(session, path, definition, coming)
                     except TailraceError as error:
                         said, wrong = str(error), wrong + 1
                     except errors as error:

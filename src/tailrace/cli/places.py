@@ -6,14 +6,34 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from typing import TypeVar
+
+import click
 
 from tailrace.errors import Locked, TailraceError
 from tailrace.log.sidefiles import FOLDER, side_path
 
-__all__ = ["find_log", "find_store", "is_log", "refuse_store", "written_by_nobody_else"]
+__all__ = [
+    "check_path",
+    "find_log",
+    "find_store",
+    "is_log",
+    "refuse_store",
+    "written_by_nobody_else",
+]
+
+T = TypeVar("T")
 
 _SEGMENT = re.compile(r"\d{20}\.seg")
 _SIDE_FILES = ("log.json", "watermark")  # a store's `.tailrace` has neither
+
+
+def check_path(_: click.Context, __: click.Parameter, given: T) -> T:
+    """What a shell makes of a variable that is not set names nothing: taken for the working folder,
+    or for the usual one, it would be another than was meant."""
+    if given == "" or (isinstance(given, tuple) and "" in given):
+        raise click.BadParameter("the path is empty; name a file or a folder")
+    return given
 
 
 def find_log(given: str) -> str:

@@ -6,8 +6,9 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from math import inf
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +18,7 @@ import click
 from tailrace.cli.messages import Line, parse_message
 from tailrace.cli.output import print_json, progress_bar
 from tailrace.cli.stores import StorePlace, open_queue, queue_argument, store_options
-from tailrace.cli.times import parse_moment, parse_seconds
+from tailrace.cli.times import parse_delay, parse_moment, parse_seconds
 from tailrace.errors import ConfigError, Full, InvalidName, TailraceError
 from tailrace.log.offline.words import counted
 from tailrace.units import parse_size
@@ -30,6 +31,7 @@ __all__ = ["publish"]
 _PIECE = 1 << 18  # bytes of input at a time: what is there is published together
 _AT_ONCE = 1_000  # messages of a load
 _SLIDE = 4096
+_USUAL_SIZE = 256
 _NOTHING = (None,) * 5
 _MANY = 1_000  # messages from which on a rate means something
 
@@ -58,6 +60,10 @@ def _parse_headers(
     return pairs or None
 
 
+def _parse_size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    return None if text is None else parse_size(text, "--size")
+
+
 @click.command()
 @queue_argument
 @click.argument("value", metavar="[VALUE]", required=False)
@@ -81,9 +87,7 @@ def _parse_headers(
 @click.option("--routing-key", default="", metavar="KEY", help="What filters go by: eu/images.")
 @click.option("--message-id", metavar="ID", help="The publisher's name for it.")
 @click.option("--ttl", callback=parse_seconds, metavar="DURATION", help="How long it lives.")
-@click.option(
-    "--delay", callback=parse_seconds, metavar="DURATION", help="Deliver it so much later."
-)
+@click.option("--delay", callback=parse_delay, metavar="DURATION", help="Deliver it so much later.")
 @click.option(
     "--deliver-at", callback=parse_moment, metavar="TIME", help="Deliver it at this time."
 )
@@ -97,7 +101,12 @@ def _parse_headers(
 @click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="Publish so many, as a load."
 )
-@click.option("--size", metavar="BYTES", help="With --count: of this size, such as 1KiB.")
+@click.option(
+    "--size",
+    callback=_parse_size,
+    metavar="BYTES",
+    help="With --count: of this size, such as 1KiB.",
+)
 @store_options
 @click.option(
     "--json",
@@ -119,7 +128,7 @@ def publish(
     producer: str | None,
     sequence: int | None,
     count: int | None,
-    size: str | None,
+    size: int | None,
     store: StorePlace,
     in_json: bool,
 ) -> None:
@@ -151,9 +160,10 @@ def publish(
         sequence,
     )
     _check_usage(pattern, value, files, count, size, in_json)
-    portions, total = _portions(pattern, value, files, count, size, in_json)
     with open_queue(store, queue) as (_, opened), progress_bar("publish") as progress:
         publisher = _Publisher(opened, keep_ids=in_json)
+        check = publisher.check_size
+        portions, total = _portions(pattern, value, files, count, size, in_json, check)
         done = 0
         try:
             for portion in portions:
@@ -176,7 +186,7 @@ def _check_usage(
     value: str | None,
     files: tuple[str, ...],
     count: int | None,
-    size: str | None,
+    size: int | None,
     in_json: bool,
 ) -> None:
     if sum((value is not None, bool(files), size is not None)) > 1:
@@ -209,17 +219,20 @@ def _portions(
     value: str | None,
     files: tuple[str, ...],
     count: int | None,
-    size: str | None,
+    size: int | None,
     in_json: bool,
+    check_size: Callable[[int], None],
 ) -> tuple[Iterable[Portion], int | None]:
-    """The messages, and how many bytes of input there are, if that is known."""
+    """The messages, and how many bytes of input there are, if that is known. `check_size` refuses
+    those that are too large, before there is memory for them."""
     if count is not None:
         given = None if value is None else os.fsencode(value)
-        length = len(given) if given is not None else parse_size(size or "256", "--size")
+        length = len(given) if given is not None else _USUAL_SIZE if size is None else size
+        check_size(length)
         return _load(pattern, given, count, length), count * length
     if files:
         total = sum(os.path.getsize(file) for file in files)
-        return _from_files(pattern, files, in_json), total
+        return _from_files(pattern, files, in_json, check_size), total
     if value not in (None, "-"):
         assert value is not None
         return [Portion([pattern._replace(value=os.fsencode(value))], 0)], None
@@ -239,12 +252,18 @@ def _load(pattern: Line, given: bytes | None, count: int, size: int) -> Iterator
         yield Portion(lines, len(lines) * size)
 
 
-def _from_files(pattern: Line, files: tuple[str, ...], in_json: bool) -> Iterator[Portion]:
+def _from_files(
+    pattern: Line, files: tuple[str, ...], in_json: bool, check_size: Callable[[int], None]
+) -> Iterator[Portion]:
     for path in files:
         with open(path, "rb") as file:
             if in_json:
                 yield from _from_lines(pattern, file, f"{path}, line", in_json)
             else:
+                try:
+                    check_size(_size_of(file) or 0)
+                except Full as error:
+                    raise Full(f"{path}: {error}") from None
                 data = file.read()
                 yield Portion([pattern._replace(value=data, where=path)], len(data))
 
@@ -276,7 +295,7 @@ def _parsed(
         if text.strip():
             try:
                 place = f"{where} {number + index}"
-                lines.append(parse_message(text, now_ms)._replace(where=place))
+                lines.append(parse_message(text, now_ms, place))
             except TailraceError as error:
                 yield Portion(lines, 0)
                 raise TailraceError(f"{place}: {error}") from None
@@ -306,42 +325,92 @@ class _Publisher:
         self._last: int | None = None
         self._delayed = 0
         self._delay_ids: list[str] = []
+        self._receipts: dict[bool, Any] = {}  # the last ones: what is delayed waits elsewhere
+
+    def check_size(self, size: int) -> None:
+        """`Full` if a message of so many bytes is too large in any case, compressed or not."""
+        from tailrace.kernel import MAX_SECTION, TooLarge
+        from tailrace.queue.inputs import no_batch_holds
+        from tailrace.queue.values import exceeds
+
+        settings = self._queue.settings
+        if size > settings.limits.max_message_size > 0:
+            raise exceeds(size, settings)
+        if size > MAX_SECTION:
+            raise no_batch_holds(settings.name, TooLarge("", size, settings.max_batch_bytes))
 
     def put(self, portion: Portion) -> None:
         """When this returns they are durable, as the queue promises. Those that have the same
         routing key and the same life, and no name of their own, are one batch."""
-        settings = self._queue.settings
-        limit = min(settings.limits.max_message_size or inf, settings.max_batch_bytes // 2)
-        last: dict[bool, Any] = {}  # receipts: what is delayed waits elsewhere
+        limit = self._limit
         lines = portion.lines
         if portion.where and any(_size(line) > limit for line in lines):
             lines = [
                 line._replace(where=f"{portion.where} {number}")
                 for number, line in enumerate(lines, portion.number + 1)
             ]
-        for kind, run in groupby(lines, lambda line: _kind(line, limit)):
-            if kind is None:
-                for line in run:
-                    receipt = self._put_one(line)
-                    last[hasattr(receipt, "delay_id")] = receipt
-            else:
-                routing_key, ttl = kind
-                same = list(run)
-                values = list(map(_value, same))
-                with _telling_where(same[0]):  # what they share may be wrong
-                    receipt = self._queue.publish_many(
-                        values, routing_key=routing_key, ttl=ttl, wait=False
-                    )
-                self._note(receipt.offset, receipt.end_offset, len(values))
-                last[False] = receipt
-        for receipt in last.values():
-            receipt.wait()
+        try:
+            for kind, run in groupby(lines, lambda line: _kind(line, limit)):
+                if kind is None:
+                    for line in run:
+                        self._put_one(line)
+                else:
+                    self._put_same(list(run), *kind)
+        finally:  # what came before an error is said to be published
+            self._wait()
 
-    def _put_one(self, line: Line) -> Any:
+    def _wait(self) -> None:
+        """Until what was published so far is durable."""
+        for receipt in self._receipts.values():
+            receipt.wait()
+        self._receipts.clear()
+
+    def _put_same(self, lines: list[Line], routing_key: str, ttl: float | str | None) -> None:
+        """In one batch, unless the queue has no room for all of them: then as many go in as there
+        is room for, and the others when there is. So it makes no difference how many come at
+        once."""
+        values = list(map(_value, lines))
+        done, most = 0, self._queue.settings.limits.max_depth or len(values)
+        while done < len(values):
+            some = values[done : done + most]
+            publish = partial(
+                self._queue.publish_many, some, routing_key=routing_key, ttl=ttl, wait=False
+            )
+            try:
+                with _telling_where(lines[done]):  # what they share may be wrong
+                    is_one = len(some) == 1
+                    receipt = self._wait_for_room(publish) if is_one else publish(block=False)
+            except Full as error:
+                if is_one or not error.of_depth:
+                    raise
+                most = len(some) // 2
+                continue
+            self._note(receipt.offset, receipt.end_offset, len(some))
+            self._receipts[False] = receipt
+            done, most = done + len(some), 2 * most
+
+    def _wait_for_room(self, publish: Callable[..., Any]) -> Any:
+        """If publishers are to wait for it. Whoever is to make it sees only what is durable."""
+        try:
+            return publish(block=False)
+        except Full as error:
+            if not error.may_wait:
+                raise
+        self._wait()
+        return publish(block=True)
+
+    @property
+    def _limit(self) -> float:
+        """A message that is larger may be too large, and is published alone."""
+        settings = self._queue.settings
+        return min(settings.limits.max_message_size or inf, settings.max_batch_bytes // 2)
+
+    def _put_one(self, line: Line) -> None:
         later: dict[str, Any] = {"delay": line.delay, "deliver_at": line.deliver_at}
         later = {name: value for name, value in later.items() if value is not None}
-        with _telling_where(line, self._queue.settings.limits.max_message_size):
-            receipt: Any = self._queue.publish(
+        with _telling_where(line, self._limit):
+            publish: Callable[..., Any] = partial(
+                self._queue.publish,
                 line.value,
                 key=line.key,
                 routing_key=line.routing_key,
@@ -353,6 +422,7 @@ class _Publisher:
                 wait=False,
                 **later,
             )
+            receipt = self._wait_for_room(publish)
         if later:
             self.count += 1
             self._delayed += 1
@@ -361,7 +431,7 @@ class _Publisher:
             self._delay_ids.append(receipt.delay_id)
         else:
             self._note(receipt.offset, receipt.end_offset, 1)
-        return receipt
+        self._receipts[bool(later)] = receipt
 
     def _note(self, first: int, behind: int, count: int) -> None:
         self.count += count
@@ -397,7 +467,7 @@ class _Publisher:
 
 
 @contextmanager
-def _telling_where(line: Line, limit: int = 0) -> Iterator[None]:
+def _telling_where(line: Line, limit: float = inf) -> Iterator[None]:
     """What is wrong with a message is told with its place; what is wrong with the store is not."""
     try:
         yield
@@ -406,7 +476,7 @@ def _telling_where(line: Line, limit: int = 0) -> Iterator[None]:
             raise
         raise type(error)(f"{line.where}: {error}") from None
     except Full as error:
-        if not line.where or not 0 < limit < len(line.value or b""):  # there is no room for any
+        if not line.where or _size(line) <= limit:  # there is no room for any
             raise
         raise Full(f"{line.where}: {error}") from None
     except ValueError as error:  # a time that no calendar has, or a producer without a sequence

@@ -11,10 +11,10 @@ from itertools import islice
 import click
 
 from tailrace.cli.dump_text import describe_record
-from tailrace.cli.output import print_json, record_item
+from tailrace.cli.output import record_item, write_json
 from tailrace.cli.places import find_log, is_log
 from tailrace.cli.stores import StorePlace, complete_queue, is_queue, look_at_store, store_options
-from tailrace.cli.times import parse_time
+from tailrace.cli.times import parse_seconds, parse_time
 from tailrace.kernel import Record
 from tailrace.log.log import Log, Start
 
@@ -38,7 +38,8 @@ def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Sta
     "--start",
     callback=_parse_start,
     metavar="WHERE",
-    help="Begin at this offset, or at first, last or next.  [default: first]",
+    help="Begin at this offset, or at the first record, the last, or the next to come: first, last "
+    "or next.  [default: first]",
 )
 @click.option("--end", type=click.IntRange(min=0), metavar="OFFSET", help="Stop before it.")
 @click.option(
@@ -53,9 +54,9 @@ def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Sta
 @click.option("--follow", "-f", is_flag=True, help="Go on as records are appended.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="With --follow: stop when nothing has come for so long.",
+    callback=parse_seconds,
+    metavar="DURATION",
+    help="With --follow: stop when nothing has come for so long, such as 5m; or in seconds.",
 )
 @click.option("--values", is_flag=True, help="Write the values alone, each with a newline.")
 @store_options
@@ -77,6 +78,9 @@ def read(
     QUEUE is the name of a queue in the store, of which all messages are shown, settled or not. DIR
     is a log that stands alone: the folder with the .seg files, or one that has it as `segments`; it
     comes first, unless --store is given. Nothing is locked, so it may be read while others write.
+
+    --start last is the last record that is there, and next what comes from now on. (For a stream's
+    consumer, and `queue.read` of the library, last is the same as next.)
 
     \b
     Examples:
@@ -104,10 +108,13 @@ def read(
             records = log.read(begin, end, timestamp=timestamp, follow=True, timeout=timeout)
         else:
             records = log.read(begin, end, timestamp=timestamp)
-        for record in islice(records, limit):
-            (_write_value if values else write)(record)
-            if follow:
-                sys.stdout.flush()
+        try:
+            for record in islice(records, limit):
+                (_write_value if values else write)(record)
+                if follow:
+                    sys.stdout.flush()
+        finally:  # what was read is out before anybody is told of an error
+            sys.stdout.flush()
 
 
 def _open(
@@ -134,7 +141,7 @@ def _message_writer(queue: str, in_json: bool) -> Callable[[Record], object]:
     def write(record: Record) -> None:
         message = Message(queue, record, None, 0, 0, 0)
         if in_json:
-            print_json(message_item(message))
+            write_json(message_item(message))
         else:
             click.echo(describe_message(message))
 
@@ -146,7 +153,7 @@ def _write_value(record: Record) -> None:
 
 
 def _write_json(record: Record) -> None:
-    print_json(record_item(record))
+    write_json(record_item(record))
 
 
 def _write_text(record: Record) -> None:

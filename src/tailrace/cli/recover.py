@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from tailrace.cli.output import print_json, print_rows, progress_bar
-from tailrace.cli.places import find_log, find_store, written_by_nobody_else
+from tailrace.cli.places import check_path, find_log, find_store, written_by_nobody_else
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.repair import RecoveryReport
 from tailrace.log.offline.repair import recover as recover_log
@@ -16,7 +16,7 @@ __all__ = ["recover"]
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", callback=check_path)
 @click.option("--apply", is_flag=True, help="Do it; without this, only say what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
 @click.pass_context

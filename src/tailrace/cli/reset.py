@@ -76,7 +76,8 @@ def reset(
     ways = [to_earliest, to_latest, *(w is not None for w in (to_offset, to_datetime, shift_by))]
     if sum(ways) != 1:
         raise click.UsageError(
-            "say where to: --to-earliest, --to-latest, --to-offset, --to-datetime or --shift-by"
+            f"{'give one of' if any(ways) else 'say where to:'} --to-earliest, --to-latest, "
+            "--to-offset, --to-datetime or --shift-by"
         )
     with look_at_store(store) as look:
         found = look.group(queue, group)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tailrace.cli.output import print_json, progress_bar
+from tailrace.cli.places import check_path
 from tailrace.cli.stores import StorePlace, open_queue, queue_argument, store_options
 from tailrace.cli.times import check_range, parse_time
 from tailrace.errors import Corrupt, TailraceError
@@ -25,7 +26,9 @@ __all__ = ["restore"]
 
 @click.command()
 @queue_argument
-@click.option("--from", "folder", metavar="DIR", required=True, help="The archive.")
+@click.option(
+    "--from", "folder", callback=check_path, metavar="DIR", required=True, help="The archive."
+)
 @click.option("--start", type=click.IntRange(min=0), metavar="OFFSET", help="From this one on.")
 @click.option("--end", type=click.IntRange(min=0), metavar="OFFSET", help="Up to before this one.")
 @click.option("--since", callback=parse_time, metavar="TIME", help="From the first of then on.")

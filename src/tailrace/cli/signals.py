@@ -1,7 +1,8 @@
 """To be stopped where nothing is half done, and to be stopped for sure.
 
-A command that hands messages on is stopped while it waits for one, and not between writing one out
-and acknowledging it. So a signal is only noted, and raised where the command says that it may be.
+A command that hands messages on is stopped while it opens its queue or waits for a message, and not
+between writing one out and acknowledging it. So a signal is only noted, and raised where the
+command says that it may be.
 
 A command that has Spark at work is stopped anywhere. But what is raised in a finalizer, and py4j
 has one for each of its objects, Python only reports; so it is raised again.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tailrace.cli.jobs import Job, job_options
-from tailrace.cli.places import find_log, find_store, written_by_nobody_else
+from tailrace.cli.places import check_path, find_log, find_store, written_by_nobody_else
 from tailrace.cli.stores import StorePlace, store_options
 from tailrace.log.offline.words import counted
 from tailrace.log.segments import segment_path
@@ -22,7 +22,7 @@ __all__ = ["reindex"]
 
 
 @click.command()
-@click.argument("directory", metavar="[DIR]", required=False)
+@click.argument("directory", metavar="[DIR]", callback=check_path, required=False)
 @store_options
 @job_options
 @click.pass_context

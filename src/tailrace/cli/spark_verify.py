@@ -11,14 +11,14 @@ import click
 from tailrace.cli import verify as one_log
 from tailrace.cli import verify_store as whole_store
 from tailrace.cli.jobs import Job, job_options
-from tailrace.cli.places import find_log, find_store
+from tailrace.cli.places import check_path, find_log, find_store
 from tailrace.cli.stores import StorePlace, store_options
 
 __all__ = ["verify"]
 
 
 @click.command()
-@click.argument("directory", metavar="[DIR]", required=False)
+@click.argument("directory", metavar="[DIR]", callback=check_path, required=False)
 @store_options
 @job_options
 @click.pass_context

@@ -15,12 +15,15 @@ from tailrace.cli.groups import group_item
 from tailrace.cli.output import as_age, print_json, progress_bar, table_lines
 from tailrace.cli.stores import StorePlace, complete_queue, look_at_store, store_options
 from tailrace.cli.times import parse_seconds
+from tailrace.errors import TailraceError
 from tailrace.log.offline.words import counted
 from tailrace.units import format_size
 
 if TYPE_CHECKING:
+    from tailrace.queue.disk import DiskSettings
+    from tailrace.queue.disk_stats import DiskStats
     from tailrace.queue.looking import Look
-    from tailrace.queue.stats import QueueStats, Rates
+    from tailrace.queue.stats import QueueStats, Rates, StoreStats
 
 __all__ = ["stats"]
 
@@ -36,9 +39,8 @@ _TITLES = (
     "dead",
     "size",
 )
+_DAY_S = 86_400.0
 _CLEAR = "\x1b[H\x1b[2J"
-
-Figures = dict[str, "QueueStats"]
 
 
 @click.command()
@@ -76,7 +78,7 @@ def stats(
     For each group: what is ready to be delivered, leased to consumers, waiting for a retry, how
     many offsets it is behind, and the age of the oldest message that it has not settled. For each
     queue: delayed messages, dead letters, and what it takes on the disk. Below that, which group
-    keeps how much from being deleted.
+    keeps how much from being deleted, and how full the disk is.
 
     What has a ~ is an estimate, and never too low. Nobody is disturbed by it: no group is joined,
     and nothing is locked.
@@ -93,9 +95,10 @@ def stats(
     if prometheus and (watch or rates or as_json):
         raise click.UsageError("--prometheus is one look: not with --watch, --rates or --json")
     with look_at_store(store) as look:
-        before: Figures | None = None
-        is_long = exact and not watch
-        looks = _look_again(look, queue, exact, interval, times if watch else 1 + rates, is_long)
+        before: StoreStats | None = None
+        disk = _disk_settings(store)
+        times = times if watch else 1 + rates
+        looks = _look_again(look, queue, disk, exact, interval, times, exact and not watch)
         for figures in looks:
             if prometheus:
                 _write_prometheus(figures)
@@ -105,38 +108,58 @@ def stats(
             before = figures
 
 
+def _disk_settings(store: StorePlace) -> DiskSettings:
+    """Those of the configuration; of one that is wrong, which others tell of, the usual ones."""
+    from tailrace.queue.disk import DiskSettings
+
+    try:
+        config = store.config
+    except TailraceError:
+        config = None
+    return DiskSettings.parse(None if config is None else config.store_options().get("disk"))
+
+
 def _look_again(
     look: Look,
     queue: str | None,
+    disk: DiskSettings,
     exact: bool,
     interval_s: float,
     times: int | None,
     is_long: bool,
-) -> Iterator[Figures]:
-    from tailrace.queue.stats import queue_stats, store_stats
+) -> Iterator[StoreStats]:
+    from tailrace.queue.disk_stats import disk_stats
+    from tailrace.queue.stats import StoreStats, queue_stats, store_stats
 
     number = 0
     while times is None or number < times:
         if number:
-            time.sleep(interval_s)
+            _pause(interval_s)
         with progress_bar("count", unit="records") if is_long else nullcontext() as progress:
             if queue is None:
                 found = list(store_stats(look, exact=exact, progress=progress))
             else:
                 settings = look.settings(queue)
                 found = [queue_stats(look, settings, exact=exact, progress=progress)]
-        yield {each.name: each for each in found}
+        yield StoreStats(found, disk_stats(look.fs, look.layout, disk))
         number += 1
 
 
-def _write_prometheus(figures: Figures) -> None:
+def _pause(seconds: float) -> None:
+    """In parts: no system sleeps for centuries at a time."""
+    end_s = time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, _DAY_S))
+
+
+def _write_prometheus(figures: StoreStats) -> None:
     from tailrace.metrics import prometheus_text
 
     click.echo(prometheus_text(figures), nl=False)
 
 
 def _show(
-    look: Look, figures: Figures, before: Figures | None, as_json: bool, is_watched: bool
+    look: Look, figures: StoreStats, before: StoreStats | None, as_json: bool, is_watched: bool
 ) -> None:
     rates = {
         name: found.since(before[name])
@@ -145,7 +168,8 @@ def _show(
     }
     if as_json:
         items = [_item(found, rates.get(name)) for name, found in figures.items()]
-        print_json({"type": "stats", "store": look.layout.root, "queues": items})
+        disk = asdict(figures.disk)
+        print_json({"type": "stats", "store": look.layout.root, "disk": disk, "queues": items})
         sys.stdout.flush()
         return
     if is_watched and sys.stdout.isatty():
@@ -153,18 +177,18 @@ def _show(
     elif is_watched and before is not None:
         click.echo()
     if not figures:
-        click.echo(f"{look.layout.root}: no queues")
+        click.echo(f"{look.layout.root}: no queues\n{_describe_disk(figures.disk)}")
         return
     titles = (*_TITLES, "published/s", "settled/s") if rates else _TITLES
     rows = [row for name, found in figures.items() for row in _rows(found, rates.get(name))]
     lines = table_lines(titles, (row[: len(titles)] for row in rows))
-    click.echo("\n".join([*lines, *_remarks(figures)]))
+    click.echo("\n".join([*lines, *_remarks(figures), _describe_disk(figures.disk)]))
 
 
 def _rows(found: QueueStats, rates: Rates | None) -> Iterator[tuple[object, ...]]:
     """A line for each group; what is the queue's is in its first."""
     last = (
-        found.delayed,
+        "?" if found.error else found.delayed,
         _about(found.dead, found.dead_estimated),
         format_size(found.bytes),
         rates.published if rates else "",
@@ -172,7 +196,7 @@ def _rows(found: QueueStats, rates: Rates | None) -> Iterator[tuple[object, ...]
     )
     if not found.groups:
         ready = _about(found.ready, found.ready_estimated)
-        yield (found.name, "", ready, 0, 0, "", "", *last)
+        yield (found.name, "", ready, 0, 0, found.lag, as_age(found.oldest_age_ms), *last)
     for number, group in enumerate(found.groups):
         yield (
             "" if number else found.name,
@@ -190,8 +214,18 @@ def _about(number: int, is_estimate: bool) -> object:
     return f"~{number:,}" if is_estimate else number
 
 
-def _remarks(figures: Figures) -> Iterator[str]:
+def _describe_disk(disk: DiskStats) -> str:
+    text = f"disk: {disk.used_ratio:.0%} used, {format_size(disk.free_bytes)} free"
+    if disk.level != "fine":
+        refuses = disk.level == "refusing"
+        text += "; publishing is refused" if refuses else "; what may go is deleted at once"
+    return text if disk.reserve else f"{text}; the reserve for consumers is not there"
+
+
+def _remarks(figures: StoreStats) -> Iterator[str]:
     for found in figures.values():
+        if found.error:
+            yield f"{found.name}: {found.error}"
         if found.pinned_bytes:
             size = format_size(found.pinned_bytes)
             yield f"{found.name}: the group {found.pinned_by!r} keeps {size} from being deleted"
@@ -218,6 +252,8 @@ def _item(found: QueueStats, rates: Rates | None) -> dict[str, object]:
     item = asdict(found)
     groups = [group_item(group) for group in found.groups]
     item["kind"] = item.pop("type")
-    for name in ("messages", "leased", "waiting", "lag", "oldest_age_ms", "estimated"):
+    if not found.error:
+        del item["error"]
+    for name in ("messages", "leased", "waiting", "estimated"):
         item[name] = getattr(found, name)
     return {**item, "groups": groups, "rates": None if rates is None else rates._asdict()}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
-from tailrace.cli.places import find_store
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.cli.places import check_path, find_store
+from tailrace.errors import ConfigError, InvalidName, TailraceError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -115,17 +115,22 @@ class StorePlace:
     def refuse_declared(self, queue: str) -> None:
         """What the configuration says, the next who opens the store would bring back."""
         if self.config is not None and self.declares(queue):
-            raise ConfigError(f"the queue {queue!r} is in {self.config.path}; change it there")
+            raise ConfigError(
+                f"the queue {queue!r} is in {self.config.path}; change it there (to make it anew, "
+                "take it out of the file, delete it, and put it back)"
+            )
 
 
 store_option = click.option(
     "--store",
+    callback=check_path,
     metavar="DIR",
     help=f"The store.  [default: ${ENVIRONMENT}, or what ./tailrace.yaml names, or ./{_DEFAULT}]",
 )
 
 _config_option = click.option(
     "--config",
+    callback=check_path,
     metavar="FILE",
     help="Its configuration.  [default: tailrace.yaml or .toml in the store or beside it]",
 )
@@ -208,12 +213,21 @@ def open_queue(
     place: StorePlace, name: str, *, upkeep: bool = False
 ) -> Iterator[tuple[Store, Queue | Stream]]:
     """Open a queue that is there, or that the configuration makes. Nothing is opened if not."""
-    is_declared = place.declares(name)
+    is_declared, was_ephemeral = place.declares(name), False
     if not is_declared:
         with look_at_store(place) as look:
-            look.settings(name)
+            was_ephemeral = look.settings(name).ephemeral
     with open_store(place, create=is_declared, upkeep=upkeep) as store:
-        yield store, store.get(name)
+        try:
+            found = store.get(name)
+        except InvalidName:
+            if not was_ephemeral:
+                raise
+            raise InvalidName(
+                f"the queue {name!r} in {place.path} is gone: it was ephemeral, so it lasted until "
+                "everybody had closed the store"
+            ) from None
+        yield store, found
 
 
 def confirm(question: str, *, yes: bool) -> bool:

@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import click
 
 from tailrace.errors import ConfigError
 
-__all__ = ["check_range", "describe_early", "parse_moment", "parse_seconds", "parse_time"]
+__all__ = [
+    "check_range",
+    "describe_early",
+    "parse_delay",
+    "parse_moment",
+    "parse_seconds",
+    "parse_time",
+]
 
 _EARLIEST_MS = 10**11  # in 1973. Before it is a year, a date, or seconds, taken for milliseconds
 
 
 def parse_time(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Milliseconds since 1970, or a time in ISO 8601, which is in UTC if it does not say."""
+    """Milliseconds since 1970, or a time in ISO 8601, which is in UTC if it does not say, or how
+    long ago."""
     if text is None:
         return None
+    try:
+        return _absolute(text)
+    except ValueError:
+        ago = _duration(text)
+    if ago is None:
+        raise click.BadParameter(
+            f"{text!r} is neither a time such as 2026-01-31T09:26:53Z, nor milliseconds since "
+            "1970, nor how long ago, such as 2h"
+        )
+    return time.time_ns() // 1_000_000 - ago
+
+
+def _absolute(text: str) -> int:
+    """`ValueError` if it is none."""
     if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit():
         return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither a time such as 2026-01-31T09:26:53Z nor milliseconds since 1970"
-        ) from None
+    moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def _duration(text: str) -> int | None:
+    """In milliseconds. It has a unit: a bare number may mean too much."""
+    from tailrace.units import parse_duration
+
+    try:
+        return parse_duration(text, "") if text[-1:].isalpha() else None
+    except ConfigError:
+        return None
 
 
 def check_range(since: int | None, until: int | None) -> None:
@@ -36,12 +65,17 @@ def check_range(since: int | None, until: int | None) -> None:
         raise click.UsageError("--since is not before --until")
 
 
-def parse_moment(
-    context: click.Context, parameter: click.Parameter, text: str | None
-) -> int | None:
-    """The same for a time that is to come, or may be."""
-    moment = parse_time(context, parameter, text)
-    if moment is not None and (wrong := describe_early(moment)):
+def parse_moment(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """The same for a time that is to come, or may be; so it is not so long ago."""
+    if text is None:
+        return None
+    try:
+        moment = _absolute(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a time such as 2026-01-31T09:26:53Z nor milliseconds since 1970"
+        ) from None
+    if wrong := describe_early(moment):
         raise click.BadParameter(wrong)
     return moment
 
@@ -59,12 +93,21 @@ def describe_early(milliseconds: int) -> str | None:
 
 
 def parse_seconds(_: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """A duration, in seconds."""
+    """A duration that is waited for or kept, in seconds."""
+    from tailrace.units import parse_span
+
+    return None if text is None else _in_seconds(parse_span, text, parameter)
+
+
+def parse_delay(_: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """The same of one whose end is looked at, not how long it is."""
     from tailrace.units import parse_duration
 
-    if text is None:
-        return None
+    return None if text is None else _in_seconds(parse_duration, text, parameter)
+
+
+def _in_seconds(parse: Callable[[str, str], int], text: str, parameter: click.Parameter) -> float:
     try:
-        return parse_duration(text, parameter.opts[0]) / 1000
+        return parse(text, parameter.opts[0]) / 1000
     except ConfigError as error:
         raise click.BadParameter(str(error).partition(": ")[2]) from None

@@ -8,7 +8,7 @@ import click
 
 from tailrace.cli import verify_store
 from tailrace.cli.output import print_json, print_rows, progress_bar
-from tailrace.cli.places import find_log, find_store
+from tailrace.cli.places import check_path, find_log, find_store
 from tailrace.cli.verify_store import and_notes, place_of, writing
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.verify import VerifyReport
@@ -20,7 +20,7 @@ __all__ = ["items", "print_text", "verify"]
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR", callback=check_path)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
 @click.pass_context
 def verify(context: click.Context, directory: str, as_json: bool) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from tailrace.config.keys import EXPECTED, Key, keys_of
 from tailrace.config.nodes import Node, Problem
-from tailrace.config.pipelines import problems_of_pipeline
+from tailrace.config.pipelines import circles, problems_of_pipeline
 from tailrace.config.schema import NAME, ArchiveEntry, File
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.archived import archive_folder
@@ -30,6 +30,7 @@ __all__ = ["Findings", "check_nodes", "queue_options"]
 _BAD: Final = object()  # what has been complained about
 _OWN: Final = "x-"  # keys at the top that are not ours
 _NOT_OPTIONS: Final = ("name", "type", "replication", "archive")
+_LISTS: Final = ("texts", "names", "confs")  # kinds of key whose value is a list of texts
 _PLACES: Final = ("path", "badger_dir")
 _NO_RATIOS: Final = {"max_used_ratio": 1e-9, "refuse_ratio": 1.0}  # any other goes with one of them
 
@@ -147,12 +148,19 @@ class _Shape:
     def _leaf(self, node: Node, key: Key, path: str) -> Any:
         value = node.value
         if isinstance(value, list):
+            for number, item in enumerate(value):
+                self._findings.lines[f"{path}[{number}]"] = item.line
             value = [each.value for each in value]
             if any(isinstance(each, list | dict) for each in value):
                 value = _BAD
         try:
             return msgspec.convert(value, key.type)
         except msgspec.ValidationError:
+            if isinstance(node.value, list) and key.kind in _LISTS:
+                for number, item in enumerate(node.value):
+                    if not isinstance(item.value, str):
+                        self._expected(f"{path}[{number}]", "text", item)
+                return _BAD
             expected = EXPECTED[key.kind]
             if key.is_short:
                 expected += f", or a mapping of {', '.join(keys_of(key.section))}"
@@ -187,9 +195,12 @@ class _Rules:
         good |= self._try_each("queue_manager", self._plain.get("queue_manager", {}))
         queues = enumerate(self._plain.get("queues", []))
         self._routes([self._queue(f"queues[{number}]", entry, good) for number, entry in queues])
-        for number, entry in enumerate(self._plain.get("pipelines", [])):
+        pipelines = self._plain.get("pipelines", [])
+        for number, entry in enumerate(pipelines):
             for key, said in problems_of_pipeline(entry):
                 self._findings.complain(f"pipelines[{number}].{key}", said)
+        for number, said in circles(pipelines):
+            self._findings.complain(f"pipelines[{number}].to", said)
         for section in ("queues", "pipelines"):
             self._names(section)
         if "cluster" in self._plain and self._plain["cluster"].get("enabled") is not False:
@@ -240,7 +251,7 @@ class _Rules:
         if not self._try(path, "type", type=kind):
             kind = "classic"
         settings = QueueSettings.unchecked(name, kind, defaults=defaults, **good)
-        for key, said in settings.contradictions():
+        for key, said in settings.contradictions(good):
             self._findings.complain(f"{path}.{key}", said)
         return settings
 
@@ -275,8 +286,11 @@ class _Rules:
         for key, option in _singly(options):
             if self._try(path, key, **option):
                 for name, value in option.items():
-                    is_part = isinstance(value, Mapping)
-                    good[name] = {**good.get(name, {}), **value} if is_part else value
+                    if isinstance(value, Mapping):
+                        value = {**good.get(name, {}), **value}
+                    elif isinstance(value, list):
+                        value = [*good.get(name, []), *value]
+                    good[name] = value
         return good
 
     def _try(self, path: str, key: str, **given: Any) -> bool:
@@ -293,6 +307,10 @@ def _singly(options: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         if isinstance(value, Mapping):
             for inner, each in value.items():
                 yield f"{key}.{inner}", {key: {inner: each}}
+        elif isinstance(value, list):
+            yield key, {key: []}
+            for number, each in enumerate(value):
+                yield f"{key}[{number}]", {key: [each]}
         else:
             yield key, {key: value}
 

@@ -17,6 +17,7 @@ from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.addresses import default_binding
 from tailrace.queue.dead_letters import wrong_routes
 from tailrace.queue.disk import DiskSettings
+from tailrace.queue.layout import CONFIGS
 from tailrace.queue.names import refuse_reserved
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
@@ -35,7 +36,7 @@ __all__ = [
     "named_store",
 ]
 
-NAMES: Final = ("tailrace.yaml", "tailrace.yml", "tailrace.toml")
+NAMES: Final = CONFIGS
 DEFAULT: Final = "default"
 _ENOUGH: Final = "storage.disk.enough_free"
 _PLACES: Final = ("storage.path", "storage.badger_dir")

@@ -5,7 +5,7 @@ What its statement means only Spark knows: `tailrace pipeline check` asks it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.names import check_name
 from tailrace.units import parse_duration
 
-__all__ = ["ONCE", "parse_start", "parse_trigger", "problems_of_pipeline"]
+__all__ = ["ONCE", "circles", "parse_start", "parse_trigger", "problems_of_pipeline"]
 
 ONCE: Final = "once"
 _WORDS: Final = ("first", "next")
@@ -39,7 +39,8 @@ def parse_start(given: int | str) -> int | str | datetime:
             "2026-01-31T12:00:00Z"
         ) from None
     if moment.tzinfo is None:
-        raise ConfigError(f"{given!r} is a time without a zone; write {given}Z for UTC")
+        in_utc = f"{moment.isoformat()}Z"  # a date takes no zone by itself
+        raise ConfigError(f"{given!r} is a time without a zone; write {in_utc} for UTC")
     return moment
 
 
@@ -72,6 +73,53 @@ def problems_of_pipeline(entry: Mapping[str, Any]) -> Found:
             yield from _table(f"tables.{name}.", table)
     if entry.get("dead_letters") and entry.get("format", "raw") == "raw":
         yield "dead_letters", "every value is as good as another with format raw; remove it"
+    elif entry.get("dead_letters", "") == entry.get("from"):
+        yield "dead_letters", "it would read what it has refused, for ever; name another queue"
+
+
+def circles(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
+    """Pipelines that would read what comes of what they write, for ever: the number of one of each
+    circle, and what is wrong with its `to`. One that reads its own target has been told so if that
+    is its `from`. What is read as a table is read once, and ends."""
+    told: set[frozenset[int]] = set()
+    for first in range(len(entries)):
+        way = _way_back(entries, first)
+        if (
+            way
+            and frozenset(way) not in told
+            and entries[first]["to"] != entries[first].get("from")
+        ):
+            told.add(frozenset(way))
+            names = " to ".join(repr(entries[each]["to"]) for each in [way[-1], *way])
+            said = (
+                f"pipelines would read what comes of what they write, from {names}, and never come "
+                "to an end; name another queue"
+            )
+            yield first, said
+
+
+def _way_back(entries: Sequence[Mapping[str, Any]], first: int) -> list[int]:
+    """The pipelines that a message comes through until it is at the first one again; none if it
+    does not. A shortest way."""
+    ways = [[first]]
+    for way in ways:  # which grows
+        for each in _readers(entries, way[-1]):
+            if each == first:
+                return way
+            if all(each != other[-1] for other in ways):
+                ways.append([*way, each])
+    return []
+
+
+def _readers(entries: Sequence[Mapping[str, Any]], writer: int) -> list[int]:
+    """Those that go on with what a pipeline writes."""
+    to = entries[writer].get("to")
+    return [n for n, entry in enumerate(entries) if isinstance(to, str) and to in _streams(entry)]
+
+
+def _streams(entry: Mapping[str, Any]) -> list[Any]:
+    tables = [each for each in entry.get("tables", {}).values() if isinstance(each, Mapping)]
+    return [entry.get("from"), *(each.get("queue") for each in tables if each.get("stream"))]
 
 
 def _statement(entry: Mapping[str, Any]) -> Found:
