@@ -164,6 +164,7 @@ def workers_of(places: list[str]) -> set[str]:
     return {str(Path(place).parents[1]) for place in places}
 
 
+@pytest.mark.long
 def test_a_cluster_archives(tmp_path: Path, master: str) -> None:
     """The executors write the files, and the driver's manifest names them."""
     store, lake = tmp_path / "data", tmp_path / "lake"

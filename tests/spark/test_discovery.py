@@ -35,6 +35,7 @@ spark.stop()
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("pyspark")
 @pytest.mark.parametrize("is_found", [True, False])
 def test_a_session_finds_the_format_or_is_told(tmp_path: Path, is_found: bool) -> None:

@@ -122,7 +122,8 @@ def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
         ({"startingTimestamp": "--5"}, "startingTimestamp: expected milliseconds since 1970"),
         ({"startingTimestamp": "9" * 30}, "startingTimestamp: expected milliseconds since 1970"),
         ({"endingTimestamp": "²"}, "endingTimestamp: expected milliseconds since 1970 or a time"),
-        ({"endingTimestamp": "2026-01-31T12:00"}, "has no time zone; write 2026-01-31T12:00+00:00"),
+        ({"endingTimestamp": "2026-01-31T12:00"}, "has no time zone; write 2026-01-31T12:00:00Z"),
+        ({"startingTimestamp": "2026-01-31"}, "has no time zone; write 2026-01-31T00:00:00Z for"),
         ({"exactTimestamps": "yes"}, "exactTimestamps: expected true or false, got 'yes'"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: expected a whole number above 0"),
         ({"maxOffsetsPerTrigger": "-1"}, "maxOffsetsPerTrigger: expected a whole number above 0"),
@@ -147,6 +148,11 @@ def test_wrong_values(data: Path, options: dict[str, str], expected: str) -> Non
         options = {"queue": "orders", **options}
     with pytest.raises(TailraceError, match=re.escape(expected)):
         read(data, "offset", **options)
+
+
+def test_what_is_advised_is_taken(data: Path) -> None:
+    assert read(data, "offset", queue="orders", startingTimestamp="2026-01-31T00:00:00Z") == []
+    assert len(read(data, "offset", queue="orders", startingOffsets="Earliest")) == 20
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp"])

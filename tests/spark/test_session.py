@@ -26,8 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "tailrace"
 
 
-def archive(**settings: str) -> Archive:
-    found = Archive.of("/usr/bin/java", settings)
+def archive(purpose: str = "tables", **settings: str) -> Archive:
+    found = Archive.of("/usr/bin/java", settings, purpose)
     assert found is not None
     return found
 
@@ -89,12 +89,17 @@ def test_another_class_path_is_another_archive(folder: Path) -> None:
     assert one != other
 
 
+def test_another_purpose_has_another_archive(folder: Path) -> None:
+    path = making(archive("tables").options(is_heard=True))
+    assert making(archive("pipelines").options(is_heard=True)) != path
+
+
 def test_where_there_can_be_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = {"spark.driver.extraJavaOptions": "-XX:SharedArchiveFile=mine.jsa"}
-    assert Archive.of("/usr/bin/java", chosen) is None
+    assert Archive.of("/usr/bin/java", chosen, "tables") is None
     for place in ("/proc/nothing", str(folder / "with space")):
         monkeypatch.setenv("XDG_CACHE_HOME", place)
-        assert Archive.of("/usr/bin/java", {}) is None
+        assert Archive.of("/usr/bin/java", {}, "tables") is None
 
 
 def test_java_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,10 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "string": (t.StringType(), pa.string()),
     "timestamp": (t.TimestampType(), pa.timestamp("us", "UTC")),
     "bigint": (t.LongType(), pa.int64()),
+    "timestamp_ntz": (t.TimestampNTZType(), pa.timestamp("us")),
+    "smallint": (t.ShortType(), pa.int16()),
+    "tinyint": (t.ByteType(), pa.int8()),
+    "decimal": (t.DecimalType(4, 1), pa.decimal128(4, 1)),
     "double": (t.DoubleType(), pa.float64()),
     "map": (t.MapType(t.StringType(), t.BinaryType()), pa.map_(pa.string(), pa.binary())),
     "array": (
@@ -232,6 +239,29 @@ def test_the_queues_own_lifetime(path: str) -> None:
     assert has_end == [True, False, True]
 
 
+@pytest.mark.parametrize("kind", ["tinyint", "smallint", "decimal"])
+def test_a_lifetime_of_any_kind_of_number(path: str, kind: str) -> None:
+    """A fraction in SQL is a decimal."""
+    seconds = Decimal("1.5") if kind == "decimal" else 2
+    given: list[dict[str, Any]] = [{"value": b"", "ttl": each} for each in (seconds, 0, None)]
+    before = time.time_ns() // 1_000_000
+    write(path, {"value": "binary", "ttl": kind}, given, queue="q")
+    first, *others = [message.expires_at for message in messages(path)]
+    assert first is not None
+    assert 0 <= first - before - seconds * 1000 < 60_000
+    assert others == [None, None]
+    with pytest.raises(ConfigError, match=r"'ttl': -\d"):
+        write(path, {"value": "binary", "ttl": kind}, [{"value": b"", "ttl": -seconds}], queue="q")
+
+
+def test_an_end_without_a_zone(path: str) -> None:
+    moment = datetime(2126, 1, 31, 9, 26, 53)  # noqa: DTZ001  as in Spark, of the session's zone
+    kinds = {"value": "binary", "expires_at": "timestamp_ntz"}
+    write(path, kinds, [{"value": b"", "expires_at": moment}], queue="q")
+    [message] = messages(path)
+    assert message.expires_at == round(moment.replace(tzinfo=UTC).timestamp() * 1000)
+
+
 # --- where rows go --------------------------------------------------------------------------
 
 
@@ -259,6 +289,28 @@ def test_routes(path: str) -> None:
         write(path, by_name, [{"value": b"", "queue": "none"}])
     with pytest.raises(ConfigError, match="'queue' is null"):
         write(path, by_name, [{"value": b"", "queue": None}])
+
+
+def test_a_queue_without_room_keeps_the_others_from_it(path: str) -> None:
+    """Whatever their names are: who writes again, without a txnId, doubles nothing. And nothing is
+    dropped for rows that do not come."""
+    with tailrace.open(path) as store:
+        store.queue("drops", limits={"max_depth": 2, "on_full": "drop_oldest"}).publish_many(
+            ["a", "b"]
+        )
+        store.queue("full", limits={"max_depth": 1})
+        store.queue("zoo")
+    names = ("drops", "full", "full", "q", "zoo")
+    rows = [{"value": b"new", "queue": name} for name in names]
+    for _ in range(2):
+        with pytest.raises(Full, match="'full'"):
+            write(path, {"value": "binary", "queue": "string"}, rows)
+    assert [values(path, name) for name in ("full", "q", "zoo")] == [[], [], []]
+    with tailrace.open(path) as store:
+        assert [m.value for m in store.queue("drops").consumer("g").receive(9, wait=5)] == [
+            b"a",
+            b"b",
+        ]
 
 
 # --- once -----------------------------------------------------------------------------------
@@ -540,6 +592,35 @@ def test_a_kill_at_each_step(tmp_path: Path, count: int, flush: str) -> None:
     assert number > 15
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_a_kill_between_the_queues_of_a_job(tmp_path: Path, step: int) -> None:
+    """Each queue has all of its rows, or none; and all of them once, when the job is run again."""
+    kinds = {"value": "binary", "queue": "string"}
+    given = [{**row, "queue": "ab"[n % 2]} for n, row in enumerate(rows("r", 10))]
+    number, code, halves = 0, 9, 0
+    while code == 9:
+        number += step
+        path = str(tmp_path / str(number))
+        with Store(path, upkeep=False) as store:
+            for name in "ab":
+                store.queue(name, **SMALL)
+
+        def job(path: str = path) -> None:
+            write(path, kinds, given, txnId="once")
+
+        code = run_child(job, dying_at(number))
+        assert code in (0, 9)
+        seen = [len(values(path, name)) for name in "ab"]
+        assert set(seen) <= {0, 5}
+        halves += seen == [5, 0]
+        for _ in range(2):
+            job()
+        for name in "ab":
+            assert values(path, name) == [r["value"] for r in given if r["queue"] == name]
+    assert halves > 0
+
+
 # --- values that publishing would refuse --------------------------------------------------------
 
 
@@ -580,6 +661,20 @@ def test_a_topic_that_is_an_option(path: str) -> None:
     made = writer(path, {"value": "binary"}, topic="a/#")
     with pytest.raises(TailraceError, match="wildcard"):
         made.write(iter([pa.RecordBatch.from_pydict({"value": pa.array([b"1"])})]))
+
+
+def test_rows_that_are_larger_than_the_usual_batch(path: str) -> None:
+    """As `publish` takes them: up to what the queue takes, and not a byte more."""
+    sizes = [10, 1 << 20, 3 << 20, 10, 10 << 20, 10]
+    large = [{"value": os.urandom(size)} for size in sizes]
+    write(path, VALUE, large, queue="q")
+    assert values(path) == [row["value"] for row in large]
+    with tailrace.open(path) as store:
+        limits = {"max_message_size": "1MiB"}
+        store.queue("narrow", max_batch_bytes="1MiB", limits=limits)
+    with pytest.raises(Full, match=r"'narrow' takes: max_batch_bytes is 1,048,576"):
+        write(path, VALUE, [{"value": bytes(1 << 20)}], queue="narrow")
+    assert values(path, "narrow") == []
 
 
 def test_large_strings(path: str) -> None:

@@ -495,9 +495,21 @@ def test_min_partitions(tmp_path: Path, least: int) -> None:
     assert offsets(tmp_path, queue="s", minPartitions=str(least)) == list(range(100))
 
 
+@pytest.mark.parametrize("least", [4, 16, 47, 99])
+def test_more_partitions_than_batches(tmp_path: Path, least: int) -> None:
+    with open_store(tmp_path) as store:
+        for number in range(3):
+            store.stream("s").publish_many([b"%d" % number * 1000] * 33)
+    assert len(splits(tmp_path, queue="s", minPartitions=str(least))[1]) >= least
+    assert offsets(tmp_path, queue="s", minPartitions=str(least)) == list(range(99))
+    values = [row["value"] for row in read(tmp_path, "value", queue="s", minPartitions=str(least))]
+    assert values == [b"%d" % (number // 33) * 1000 for number in range(99)]
+
+
 def test_more_partitions_than_there_can_be(tmp_path: Path) -> None:
     fill(tmp_path, "s", 3)
     assert offsets(tmp_path, queue="s", minPartitions="1000") == [0, 1, 2]
+    assert len(splits(tmp_path, queue="s", minPartitions="1000")[1]) == 3
 
 
 def test_queues_share_a_split(tmp_path: Path) -> None:
@@ -630,7 +642,24 @@ def test_all_segments_are_missing(data: Path) -> None:
     assert offsets(data, queue="s", failOnDataLoss="false") == []
 
 
+def test_what_is_in_quarantine_is_loss(data: Path) -> None:
+    """As long as nobody has acknowledged it."""
+    file = segments(data, "s")[-1]
+    first = int(file.stem)
+    flip(file, 20)
+    (file.parent / ".tailrace" / "clean").unlink()  # as if it had not been closed
+    with open_store(data) as store:
+        new = store.stream("s").publish(b"x").offset  # recovers it before
+    with pytest.raises(TailraceError, match="rows are lost, which") as caught:
+        offsets(data, queue="s")
+    assert f"offsets {first} to" in str(caught.value)
+    assert str(file.parent) in str(caught.value)
+    kept = offsets(data, queue="s", failOnDataLoss="false")
+    assert (kept[:first], kept[-1], first in kept) == ([*range(first)], new, False)
+
+
 def test_an_acknowledged_gap_is_no_loss(data: Path) -> None:
+    """A person has looked at it, and has said so."""
     file = segments(data, "s")[1]
     flip(file, 70)
     recover(OsFileSystem(), str(file.parent), apply=True)

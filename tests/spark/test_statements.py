@@ -1,4 +1,4 @@
-"""Which columns a statement needs, by Spark's plan of it."""
+"""Which columns a statement needs, by Spark's plan of it, and its errors in a line."""
 
 from __future__ import annotations
 
@@ -58,3 +58,64 @@ def test_columns_that_were_not_read_are_null(spark: Any) -> None:
     made = with_all(frame, {"key": "binary", "offset": "bigint"})
     assert made.dtypes == [("key", "binary"), ("offset", "bigint"), ("more", "string")]
     assert made.collect() == [(None, 1, "x")]
+
+
+# --- errors in a line, as Spark 4.2 says them -----------------------------------------------
+
+RELATION = (
+    "~StreamingRelationV2 org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2@3"
+    "f50f16e, tailrace, [path=data, queue=orders], [key#253, value#254], name=<Unassigned>\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "plan"),
+    [
+        (
+            "Sorting is not supported on streaming DataFrames/Datasets, unless it is on one",
+            f"~Sort [offset#257L ASC NULLS FIRST], true\n+- {RELATION}",
+        ),
+        (
+            "Limits are not supported on streaming DataFrames/Datasets in Update output mode",
+            f"~LocalLimit 3\n+- {RELATION}",
+        ),
+        (
+            "FullOuter joins with streaming DataFrames/Datasets on the left is not supported",
+            f"~Join FullOuter, (offset#257L = id#323L)\n:- ~SubqueryAlias a\n:  +- {RELATION}",
+        ),
+        ("Something else", f"'Project ['nope]\n+- {RELATION}"),
+    ],
+)
+def test_the_plan_is_no_part_of_what_is_wrong(said: str, plan: str) -> None:
+    from tailrace.spark.statements import describe
+
+    assert describe(RuntimeError(f"{said};\n{plan}")) == said
+
+
+CHAINED = """[STREAM_FAILED] Query [id = e] terminated: Traceback (most recent call last):
+  File "/x/pyspark/sql/streaming/python_streaming_source_runner.py", line 258, in main
+    reader = _streamReader(data_source, schema)
+             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+{error}
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/x/pyspark/sql/streaming/python_streaming_source_runner.py", line 295, in main
+    reader.stop()
+    ^^^^^^
+UnboundLocalError: cannot access local variable 'reader' where it is not associated with a value
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = e]
+"""
+
+
+def test_what_follows_from_an_error_of_ours_is_not_told() -> None:
+    from tailrace.spark.statements import describe
+
+    ours = "tailrace.errors.ConfigError: endingOffsets: a stream has no end; leave it out"
+    expected = "endingOffsets: a stream has no end; leave it out"
+    assert describe(RuntimeError(CHAINED.format(error=ours))) == expected
+    others = describe(RuntimeError(CHAINED.format(error="ValueError: of somebody else's")))
+    assert others.startswith("UnboundLocalError: cannot access")

@@ -41,8 +41,8 @@ TAKES: Final = {
     "topic": ("string",),
     "routing_key": ("string",),
     "message_id": ("string",),
-    "expires_at": ("timestamp", "bigint"),
-    "ttl": ("int", "bigint", "double", "float"),
+    "expires_at": ("timestamp", "timestamp_ntz", "bigint"),
+    "ttl": ("tinyint", "smallint", "int", "bigint", "decimal", "double", "float"),
 }
 # What a table has that is read, so that it can be written as it is.
 IGNORED: Final = ("offset", "partition", "timestampType")
@@ -65,7 +65,7 @@ def check_schema(schema: Any) -> list[str]:
             raise ConfigError(
                 f"the column {field.name!r} is unknown; a queue takes {', '.join(TAKES)}"
             )
-        if kind not in TAKES[field.name]:
+        if kind.partition("(")[0] not in TAKES[field.name]:  # decimal(2,1)
             raise ConfigError(
                 f"the column {field.name!r} is {kind}; it has to be "
                 f"{' or '.join(TAKES[field.name])}"
@@ -166,10 +166,13 @@ class Encoder:
         if self._ttl_ms:
             found = pa.repeat(pa.scalar(self._now_ms + self._ttl_ms, pa.int64()), rows)
         if "ttl" in columns:  # in seconds, and 0 is for ever
-            _check_range("ttl", columns["ttl"], _LONGEST_TTL_S, "seconds")
-            ttl_ms = pc.multiply(columns["ttl"].cast(pa.float64()), 1000.0)
+            ttl = columns["ttl"]
+            if pa.types.is_decimal(ttl.type):
+                ttl = ttl.cast(pa.float64())
+            _check_range("ttl", ttl, _LONGEST_TTL_S, "seconds")
+            ttl_ms = pc.multiply(ttl.cast(pa.float64()), 1000.0)
             until = pc.add(pc.round(ttl_ms).cast(pa.int64()), self._now_ms)
-            never = pc.if_else(pc.equal(columns["ttl"], 0), None, until)
+            never = pc.if_else(pc.equal(ttl, 0), None, until)
             found = never if found is None else pc.if_else(pc.is_null(until), found, never)
         if "expires_at" in columns:
             given = _milliseconds(columns["expires_at"])

@@ -231,11 +231,11 @@ def _archive(
 
 
 def _offsets(options: Mapping[str, str], name: str, default: str) -> Start:
-    """A word; or offsets by queue, as `{"orders": 5}`, or as Kafka has them, `{"orders": {"0":
-    5}}`. -2 is the earliest and -1 the latest."""
+    """A word, in any case; or offsets by queue, as `{"orders": 5}`, or as Kafka has them,
+    `{"orders": {"0": 5}}`. -2 is the earliest and -1 the latest."""
     text = options.get(name, default)
-    if text in ("earliest", "latest"):
-        return text
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()
     try:
         document = json.loads(text)
         found = {
@@ -270,7 +270,8 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
             f", got {text!r}"
         ) from None
     if moment.tzinfo is None:
-        raise ConfigError(f"{name}: {text!r} has no time zone; write {text}+00:00 for UTC")
+        in_utc = f"{moment.isoformat()}Z"  # a zone behind a date alone would be taken for a time
+        raise ConfigError(f"{name}: {text!r} has no time zone; write {in_utc} for UTC")
     return round(moment.timestamp() * 1000)
 
 

@@ -1,7 +1,7 @@
 """Which part of which log each task reads.
 
-A plan reads no record (`log/cuts.py`). Splits are cut where batches begin, and small ones are put
-together: a task costs as much as some megabytes.
+A plan reads no record (`log/cuts.py`). Splits are cut where batches begin, unless more of them are
+asked for than that gives, and small ones are put together: a task costs as much as some megabytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Decoder, Projection, Rows
 from tailrace.spark.kept import kept_log
 
-__all__ = ["Place", "Range", "Split", "behind", "cut", "lost", "pack", "read", "unseen"]
+__all__ = ["Place", "Range", "Split", "behind", "cut", "lost", "pack", "parted", "read", "unseen"]
 
 
 class Range(NamedTuple):
@@ -131,6 +131,23 @@ def pack(ranges: Iterator[Range], split_bytes: int) -> list[Split]:
     if current:
         splits.append(Split(tuple(current)))
     return splits
+
+
+def parted(splits: list[Split], least: int) -> list[Split]:
+    """At least so many, if there are as many offsets, of about as many offsets each: whatever
+    batches they are in, which several tasks may have to decode then."""
+    ranges = [part for split in splits for part in split.ranges]
+    step = max(sum(part.last - part.first for part in ranges) // least, 1)
+    return [
+        Split((_piece_of(part, first, min(first + step, part.last)),))
+        for part in ranges
+        for first in range(part.first, part.last, step)
+    ]
+
+
+def _piece_of(part: Range, first: int, last: int) -> Range:
+    size = part.size * (last - first) // (part.last - part.first)
+    return part._replace(first=first, last=last, size=size)
 
 
 def read(

@@ -2,6 +2,8 @@
 
 Half of what Spark takes to start goes into loading some fifteen thousand classes. The first session
 on a machine has the JVM write them to an archive when it ends (AppCDS), and later ones map that.
+What streams needs some thousand others, so that has an archive of its own: one that a query has
+made would leave them out.
 """
 
 from __future__ import annotations
@@ -52,12 +54,15 @@ _REFUSED: Final = re.compile(r"\[cds\b.*\] (UseSharedSpaces: |Unable to use)")
 _jvm: subprocess.Popen[bytes] | None = None  # that `local_session` has started
 
 
-def local_session(master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+def local_session(
+    master: str | None = None, conf: Mapping[str, str] | None = None, purpose: str = "tables"
+) -> SparkSession:
     """A session with the settings that suit queues: no web page, times in UTC, few partitions after
     a shuffle, and nothing of Spark's log on the terminal (`TAILRACE_DEBUG=1` shows it).
 
     `master` is all cores of this machine (`local[*]`) unless it says otherwise; `conf` is added,
-    and wins. If this process has a session already, that is the one.
+    and wins. If this process has a session already, that is the one. Sessions of one `purpose` load
+    about the same classes.
     """
     try:
         from pyspark import SparkContext
@@ -74,7 +79,7 @@ def local_session(master: str | None = None, conf: Mapping[str, str] | None = No
         settings.setdefault("spark.sql.warehouse.dir", folder)
         script = script_in(folder)
     with _python(script, settings):
-        _start_jvm(settings)
+        _start_jvm(settings, purpose)
         return builder.config(map=settings).getOrCreate()
 
 
@@ -129,7 +134,7 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start_jvm(settings: dict[str, Any]) -> None:
+def _start_jvm(settings: dict[str, Any], purpose: str) -> None:
     """Spark's JVM, of which there is one in a process. What it says goes to a file that nobody
     sees, unless it does not start."""
     from pyspark import SparkConf, SparkContext
@@ -137,7 +142,7 @@ def _start_jvm(settings: dict[str, Any]) -> None:
     from pyspark.java_gateway import launch_gateway
 
     launch: Any = launch_gateway  # it has no types
-    archive = Archive.of(_find_java(), settings)
+    archive = Archive.of(_find_java(), settings, purpose)
     given = _with_patience(settings.get(_JAVA_OPTIONS, ""))
     with _said() as said, _on_loopback(settings["spark.master"]):
         while True:
@@ -298,7 +303,7 @@ class Archive:
         self._used: Path | None = None
 
     @classmethod
-    def of(cls, java: str, settings: Mapping[str, Any]) -> Archive | None:
+    def of(cls, java: str, settings: Mapping[str, Any], purpose: str) -> Archive | None:
         """`None` where there can be none, or somebody has chosen another."""
         if "SharedArchiveFile" in settings.get(_JAVA_OPTIONS, ""):
             return None
@@ -306,7 +311,7 @@ class Archive:
         folder = folder.absolute()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            name = _archive_name(java, settings)
+            name = _archive_name(java, settings, purpose)
         except (OSError, RuntimeError):  # nobody's home
             return None
         if not os.access(folder, os.W_OK) or re.search(r"[\s\"'\\,:%]", str(folder)):
@@ -377,8 +382,8 @@ class Archive:
                 path.unlink()
 
 
-def _archive_name(java: str, settings: Mapping[str, Any]) -> str:
-    """By all that the JVM compares."""
+def _archive_name(java: str, settings: Mapping[str, Any], purpose: str) -> str:
+    """By all that the JVM compares, and what it is for."""
     import pyspark
     from pyspark.find_spark_home import _find_spark_home
 
@@ -392,4 +397,4 @@ def _archive_name(java: str, settings: Mapping[str, Any]) -> str:
     for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"):
         digest.update(f"{settings.get(name)}\0".encode())
     versions = f"{pyspark.__version__}-java-{_java_version(java) or 'unknown'}"
-    return f"spark-{versions}-{digest.hexdigest()[:12]}"
+    return f"spark-{versions}-{purpose}-{digest.hexdigest()[:12]}"

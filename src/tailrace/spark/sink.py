@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace import hooks
 from tailrace.errors import ConfigError, Full
-from tailrace.kernel import MAX_COUNT, Record, encode, encode_headers
+from tailrace.kernel import Record, TooLarge, encode, encode_headers
 from tailrace.kernel.arrow import Source
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
 from tailrace.log.adoption import Piece
@@ -34,10 +34,12 @@ from tailrace.log.fs import OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 from tailrace.log.staging import Stage, discard, staging_path, sweep
+from tailrace.queue.inputs import no_batch_holds
 from tailrace.queue.names import check_name, to_component
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
 from tailrace.queue.topics import Bindings, check_topic
+from tailrace.spark.batches import plan_batches
 from tailrace.spark.encoding import IGNORED, Encoder, check_schema
 from tailrace.spark.options import SinkOptions
 from tailrace.spark.planning import Place, unseen
@@ -49,8 +51,6 @@ pc: Any = pyarrow.compute  # its stubs know few of these calls
 __all__ = ["BatchWriter", "StreamWriter"]
 
 logger = logging.getLogger("tailrace")
-
-_BATCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -152,9 +152,7 @@ class _Writer:
         for name, incarnation in incarnations.items():
             place.check_same(name, incarnation)
         with Store(self._options.path, upkeep=False) as store:
-            for name in sorted(by_queue):
-                if by_queue[name]:
-                    _take_in(store, name, by_queue[name], transaction)
+            _take_in(store, {name: by_queue[name] for name in sorted(by_queue)}, transaction)
 
     def _discard(self, messages: list[Any]) -> None:
         """What is left of a transaction that is done, or given up; and what others have left there
@@ -176,20 +174,29 @@ class _Writer:
                 logger.warning(text, name, error, extra={"queue": name})
 
 
-def _take_in(store: Store, name: str, pieces: list[Piece], transaction: Transaction) -> None:
-    queue = store.get(name)
-    log, producer, sequence = queue.log, transaction.producer, transaction.sequence
-    if not is_adopted(log, producer=producer, sequence=sequence):
-        records = sum(piece.records for piece in pieces)
-        queue.admit(queue.settings, records, block=False)
-        missing = _missing(store.layout.segments(name), pieces)
+def _take_in(store: Store, by_queue: Mapping[str, list[Piece]], transaction: Transaction) -> None:
+    """All that can be known to be in the way of one queue is found before another has taken any:
+    who repeats a write that has no name would write the others' rows again."""
+    producer, sequence = transaction.producer, transaction.sequence
+    due = [store.get(name) for name, pieces in by_queue.items() if pieces]
+    due = [q for q in due if not is_adopted(q.log, producer=producer, sequence=sequence)]
+    for queue in list(due):
+        missing = _missing(store.layout.segments(queue.name), by_queue[queue.name])
         if missing is not None:
-            if is_adopted(log, producer=producer, sequence=sequence):
-                return  # somebody else has done it meanwhile, and cleared up
-            raise unseen(missing)
-        packed = pack_staged(log, pieces)
-        adopt(log, packed, producer=producer, sequence=sequence).wait()
-        hooks.count("published", records, name)
+            if not is_adopted(queue.log, producer=producer, sequence=sequence):
+                raise unseen(missing)
+            due.remove(queue)  # somebody else has done it meanwhile, and cleared up
+    for queue in sorted(due, key=lambda q: q.settings.limits.on_full == "drop_oldest"):
+        queue.admit(queue.settings, _count(by_queue[queue.name]), block=False)  # may drop, so last
+    for queue in due:
+        pieces = by_queue[queue.name]
+        packed = pack_staged(queue.log, pieces)
+        adopt(queue.log, packed, producer=producer, sequence=sequence).wait()
+        hooks.count("published", _count(pieces), queue.name)
+
+
+def _count(pieces: list[Piece]) -> int:
+    return sum(piece.records for piece in pieces)
 
 
 def _missing(folder: str, pieces: list[Piece]) -> str | None:
@@ -336,7 +343,7 @@ class _Staging:
     def __init__(self, queue: QueueSettings, folder: str, transaction: Transaction) -> None:
         self.queue = queue
         options = LogOptions.parse(**queue.log_arguments())
-        self._codec = options.codec
+        self._codec, self._largest = options.codec, options.max_batch_bytes
         self._now_ms = time.time_ns() // 1_000_000
         self._most = queue.limits.max_message_size
         self._encoder = Encoder(queue.name, queue.limits.message_ttl_ms, self._now_ms)
@@ -353,7 +360,11 @@ class _Staging:
         self._check_sizes(records)
         has_headers = "headers" in records.schema.names
         source = Source(records, None if has_headers else self._raw_headers)
-        for start, stop in source.plan(MAX_COUNT, _BATCH_BYTES):
+        try:
+            batches = plan_batches(source, self._largest)
+        except TooLarge as error:
+            raise no_batch_holds(self.queue.name, error) from None
+        for start, stop in batches:
             if self._marks:  # one batch that says whose it is, in what each task has written
                 first = self._record(records, start)
                 self._stage.add(encode([first], self._now_ms, self._codec, self._marks))

@@ -10,7 +10,7 @@ files are opened where they are read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
@@ -19,14 +19,19 @@ from tailrace.log.log import Log
 from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Projection
 from tailrace.spark.options import SourceOptions, Start
-from tailrace.spark.planning import Place, Range, Split, behind, cut, pack, read
+from tailrace.spark.planning import Place, Range, Split, behind, cut, pack, parted, read
 from tailrace.spark.provider import TailraceSource
 from tailrace.spark.versions import LIMITS
 from tailrace.spark.workers import settle
 
+if TYPE_CHECKING:
+    from tailrace.spark.lake.together import Whole
+
 _InSteps: Any = object if LIMITS is None else LIMITS.SupportsTriggerAvailableNow
 
 __all__ = ["TailraceSource"]
+
+_LEAST_BYTES: Final = 4096  # of a split; if more are wanted, they are cut inside of batches
 
 
 class _Part(InputPartition):
@@ -53,11 +58,13 @@ class _Reader:
         while True:
             ranges = list(self._ranges(place, wanted, split_bytes))
             splits = pack(iter(ranges), split_bytes)
-            total = sum(part.size for part in ranges)
-            least = min(options.min_partitions or 1, max(total, 1))
-            if len(splits) >= least or split_bytes <= 4096:
+            least = options.min_partitions or 1
+            if len(splits) >= least:
                 return [_Part(split) for split in splits]
-            split_bytes = min(split_bytes // 2, max(total // least, 4096))
+            if split_bytes <= _LEAST_BYTES:
+                return [_Part(split) for split in parted(splits, least)]
+            total = sum(part.size for part in ranges)
+            split_bytes = min(split_bytes // 2, max(total // least, _LEAST_BYTES))
 
     def _ranges(
         self,
@@ -67,13 +74,19 @@ class _Reader:
     ) -> Iterator[Range]:
         for queue, first, last in wanted.values():
             with place.log(queue.name, queue.incarnation) as log:
-                if self._options.has_archive:
-                    from tailrace.spark.lake import together
-
-                    table = together.Whole(place, queue, self._options, log)
-                    yield from table.ranges(first, last, split_bytes)
+                whole = self._whole(place, queue, log)
+                if whole is not None:
+                    yield from whole.ranges(first, last, split_bytes)
                 elif log is not None:
                     yield from self._cut(log, queue, first, last, split_bytes)
+
+    def _whole(self, place: Place, queue: QueueSettings, log: Log | None) -> Whole | None:
+        """With its archive, if that is wanted."""
+        if not self._options.has_archive:
+            return None
+        from tailrace.spark.lake import together
+
+        return together.find_whole(place, queue, self._options, log)
 
     def _cut(
         self, log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int
@@ -120,11 +133,7 @@ class BatchReader(_Reader, DataSourceReader):
     def _bounds(self, place: Place, queue: QueueSettings) -> tuple[int, int]:
         options = self._options
         with place.log(queue.name, queue.incarnation) as found:
-            log: Bounded | None = found
-            if options.has_archive:
-                from tailrace.spark.lake import together
-
-                log = together.Whole(place, queue, options, found)
+            log: Bounded | None = self._whole(place, queue, found) or found
             if log is None:
                 return 0, 0
             last = offset_of(log, queue.name, options.end, None, "endingOffsets")

@@ -17,8 +17,9 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tailrace.errors import TailraceError
 from tailrace.spark.columns import COLUMNS, HEADERS_AS, ddl
@@ -38,6 +39,8 @@ __all__ = [
     "with_all",
 ]
 
+Found = TypeVar("Found")
+
 _PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
 # Steps of a plan that name each column that they use, and hand on the others as they are.
 _BY_NAME: Final = (
@@ -56,6 +59,13 @@ _BY_NAME: Final = (
     "Window",
     "WindowGroupLimit",
 )
+_MAKES_TABLES: Final = (
+    "CreateTable",
+    "CreateTableAsSelect",
+    "ReplaceTable",
+    "ReplaceTableAsSelect",
+)
+_LISTS: Final = ("ShowTables", "ShowTablesExtended", "ShowViews")
 _KINDS: Final = {**COLUMNS, "headers": HEADERS_AS["array"]}
 _POSITION: Final = re.compile(r"\(?\bline (\d+),? pos(?:ition)? (\d+)\)?")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
@@ -64,7 +74,9 @@ _PYTHON_ERROR: Final = re.compile(r"(?m)^([A-Za-z_][\w.]*): (.+)$")
 _JAVA_ERROR: Final = re.compile(r"\b(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)")
 _CAUSE: Final = re.compile(r"(?m)^Caused by: (.+)$")
 _OF_SPARK: Final = ("py4j.", "pyspark.")
-_MORE: Final = re.compile(r"\n==+ (?:SQL|Streaming Query)")  # what is said of the whole of it
+# What is said of the whole of it: the statement, the query, or Spark's plan.
+_MORE: Final = re.compile(r"\n==+ (?:SQL|Streaming Query)|;\n(?=[~'!+: -]*[A-Z]\w*)")
+_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\)")
 _DETAILS: Final = " Verify the spelling"
 
 
@@ -78,12 +90,21 @@ def query(
     """What a statement gives, over the queues and the `archives` of some of them. `TailraceError`
     in a line, if there is something wrong with it."""
     views = _Views(spark, path, queues, archives or {})
+    parsed = _parsed(spark, statement)
+    kind = str(parsed.getClass().getSimpleName())
+    if kind in _MAKES_TABLES:
+        _check_stays(spark, parsed)
     try:
-        if not is_command(spark, statement):
-            views.columns = needed(views.tried(statement, views.stand_in))
-            for name in views.made:
-                views.make(name)
-        return views.tried(statement, views.make)
+        if kind in _LISTS:
+            for name in queues:
+                views.made[name] = name
+                views.stand_in(name)
+        elif kind == "ExplainCommand":  # by itself Spark explains that there are no such tables
+            found = views.tried(lambda: _explained(spark, statement), views.stand_in)
+            views.read(_needed(found))
+        elif not _has_command(spark, parsed):
+            views.read(needed(views.tried(lambda: spark.sql(statement), views.stand_in)))
+        return views.tried(lambda: spark.sql(statement), views.make)
     finally:  # what came of them knows them by more than their names
         for name in views.made:
             spark.catalog.dropTempView(name)
@@ -107,12 +128,13 @@ class _Views:
         self.columns = list(COLUMNS)
         self.made: dict[str, str] = {}  # the view, and its queue
 
-    def tried(self, statement: str, make: Any) -> DataFrame:
+    def tried(self, do: Callable[[], Found], make: Callable[[str], None]) -> Found:
+        """What comes of it when it finds all its tables, which are made meanwhile."""
         from pyspark.errors import AnalysisException
 
         while True:
             try:
-                return self._spark.sql(statement)
+                return do()
             except AnalysisException as error:
                 if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
                     raise
@@ -140,10 +162,19 @@ class _Views:
             raise TailraceError(f"{place}write the name of a queue with dots as `{name}`")
         return alike[0]
 
-    def stand_in(self, view: str) -> None:
-        nothing = self._spark.sparkContext.emptyRDD()
+    @cached_property
+    def _nothing(self) -> DataFrame:
         schema = ddl(has_headers=True, headers_as="array")
-        self._spark.createDataFrame(nothing, schema).createOrReplaceTempView(quoted(view))
+        return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), schema)
+
+    def stand_in(self, view: str) -> None:
+        self._nothing.createOrReplaceTempView(quoted(view))
+
+    def read(self, columns: list[str]) -> None:
+        """Have the views made so far be tables, of these columns, and those to come."""
+        self.columns = columns
+        for name in self.made:
+            self.make(name)
 
     def make(self, view: str) -> None:
         reader = self._spark.read.format("tailrace").option("path", self._path)
@@ -171,16 +202,51 @@ def quoted(name: str) -> str:
 
 def is_command(spark: SparkSession, statement: str) -> bool:
     """Is it more than a query? Spark runs it as soon as it understands it."""
+    return _has_command(spark, _parsed(spark, statement))
+
+
+def _parsed(spark: SparkSession, statement: str) -> Any:
+    return spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
+
+
+def _has_command(spark: SparkSession, parsed: Any) -> bool:
     jvm: Any = spark._jvm
-    parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
     kinds = [jvm.java.lang.Class.forName(_PLANS + name) for name in ("Command", "ParsedStatement")]
     return any(kind.isInstance(node) for node in _nodes(parsed) for kind in kinds)
+
+
+def _explained(spark: SparkSession, statement: str) -> Any:
+    """How Spark would run what is to be explained. It is parsed anew: Spark leaves marks on a plan
+    that it did not understand."""
+    jvm: Any = spark._jvm
+    skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    asked = _parsed(spark, statement).logicalPlan()
+    execution = spark._jsparkSession.sessionState().executePlan(asked, skip)
+    execution.assertAnalyzed()
+    return execution
+
+
+def _check_stays(spark: SparkSession, parsed: Any) -> None:
+    """Refuse a table of the session's own catalog that goes with the session."""
+    is_ours = spark.conf.get("spark.sql.catalogImplementation") == "in-memory" and (
+        spark.conf.get("spark.sql.defaultCatalog") == "spark_catalog"
+    )
+    is_ours = is_ours and parsed.name().nameParts().size() == 1
+    if is_ours and parsed.tableSpec().location().isEmpty():
+        raise TailraceError(
+            "a table is gone when the command ends; write what a query gives to files with "
+            "--output parquet:PATH"
+        )
 
 
 def needed(frame: DataFrame) -> list[str]:
     """The columns on which it depends what comes of a query, by its plan. By name alone, which may
     be too many."""
-    plan: Any = frame._jdf.queryExecution().optimizedPlan()
+    return _needed(frame._jdf.queryExecution())
+
+
+def _needed(execution: Any) -> list[str]:
+    plan: Any = execution.optimizedPlan()
     names = set(_names(plan.output()))
     for node in _nodes(plan):
         names.update(_names(node.references().toSeq()))
@@ -237,13 +303,18 @@ def quietly() -> Iterator[None]:
 def describe(error: BaseException) -> str:
     """An error of Spark's in a line, with the place in the statement if it knows one."""
     text = str(error)
-    if "Traceback (most recent call last)" in text:
-        found = _PYTHON_ERROR.search(text, text.rindex("Traceback (most recent"))
-        if found is not None:  # of ours, which says what has to be known, or of some function's
-            if not found[1].startswith(_OF_SPARK):
-                is_ours = found[1].startswith("tailrace.")
-                return found[2] if is_ours else f"{found[1]}: {found[2]}"
-            text = text[found.start(2) :]  # a function of ours had Spark do something
+    if text.startswith("[UNSUPPORTED_INSERT"):  # it would name what stands for the queue here
+        return "SQL only reads queues: `tailrace publish`, a pipeline or df.write put rows into one"
+    ends = [_PYTHON_ERROR.search(text, each.end()) for each in _TRACEBACK.finditer(text)]
+    raised = [each for each in ends if each is not None]
+    ours = [each for each in raised if each[1].startswith("tailrace.")]
+    if ours:  # which says what has to be known, whatever else Spark stumbled over because of it
+        return ours[-1][2]
+    if raised:
+        last = raised[-1]
+        if not last[1].startswith(_OF_SPARK):
+            return f"{last[1]}: {last[2]}"
+        text = text[last.start(2) :]  # a function of ours had Spark do something
     place = place_of(text)
     java = None if _CLASS.match(text) else _JAVA_ERROR.search(text)
     causes = _CAUSE.findall(text) if java is not None else []
@@ -251,9 +322,9 @@ def describe(error: BaseException) -> str:
         text = _named(java)
     text = _CLASS.sub("", _STATE.sub("", text))
     said = " ".join(_MORE.split(text)[0].split()).partition(_DETAILS)[0]
-    last = _JAVA_ERROR.search(causes[-1]) if causes else None
-    if last is not None and last[2] not in said:
-        said = f"{said.rstrip('.')}: {_CLASS.sub('', _STATE.sub('', _named(last)))}"
+    cause = _JAVA_ERROR.search(causes[-1]) if causes else None
+    if cause is not None and cause[2] not in said:
+        said = f"{said.rstrip('.')}: {_CLASS.sub('', _STATE.sub('', _named(cause)))}"
     return f"{place}{said or type(error).__name__}"
 
 

@@ -269,6 +269,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "data" / "queue")
         with pytest.raises(ConfigError, match="in the store itself"):
             put(store, stream, tmp_path / "link" / "lake")
+        put(store, store.stream("third", **SMALL), tmp_path / "data" / "beside")
         with pytest.raises(ConfigError, match="its name is empty"):
             put(store, stream, "")
         (tmp_path / "mine").mkdir()

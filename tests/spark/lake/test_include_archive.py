@@ -21,6 +21,7 @@ from tests.spark.support import SMALL, T0, fill, open_store, schema, source
 
 HOUR = 3_600_000
 QUEUE = "q"
+ROUNDS = 60
 
 
 def rows_of(path: Path, *columns: str, **options: Any) -> list[dict[str, Any]]:
@@ -181,7 +182,7 @@ def test_while_it_is_written_archived_and_deleted(tmp_path: Path) -> None:
     fill(path, QUEUE, 100)
     archived(path, folder, [0, 10])
     both = {"includeArchive": "true", "archive": str(folder)}
-    stop, failures = threading.Event(), []
+    failures = []
 
     def work() -> None:
         try:
@@ -189,7 +190,7 @@ def test_while_it_is_written_archived_and_deleted(tmp_path: Path) -> None:
                 queue = store.get(QUEUE)
                 ids: dict[str, Any] = {"queue": QUEUE, "incarnation": queue.settings.incarnation}
                 done = 10
-                while not stop.is_set():
+                for _ in range(ROUNDS):
                     for _ in range(10):
                         queue.publish(f"q {queue.log.end_offset}", timestamp=T0)
                     queue.log.flush()
@@ -204,15 +205,16 @@ def test_while_it_is_written_archived_and_deleted(tmp_path: Path) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        for _ in range(25):
+        is_over = False
+        while not is_over:
+            is_over = not thread.is_alive()  # before the last look
             found = rows_of(path, "offset", "value", **both)
             assert [row["offset"] for row in found] == list(range(len(found)))
             assert all(bytes(row["value"]) == b"q %d" % row["offset"] for row in found)
     finally:
-        stop.set()
         thread.join()
     assert not failures, failures
-    assert len(found) > 100
+    assert len(found) == 100 + 10 * ROUNDS
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -273,6 +275,11 @@ def test_of_several_queues(tmp_path: Path) -> None:
     rows = [row for p in reader.partitions() for b in reader.read(p) for row in b.to_pylist()]
     expected = [{"queue": queue, "offset": n} for queue in ("other", QUEUE) for n in range(20)]
     assert sorted(rows, key=lambda row: (row["queue"], row["offset"])) == expected
+    fill(path, "plain", 3)  # which was never archived
+    for which in ({"subscribe": "q,other,plain"}, {"subscribePattern": ".*"}):
+        found = source(path, **which, **options).reader(schema("queue", "offset"))
+        parts = [row for p in found.partitions() for b in found.read(p) for row in b.to_pylist()]
+        assert len(parts) == 43
 
 
 def test_the_folder_is_known_from_archiving(tmp_path: Path) -> None:

@@ -164,6 +164,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with Log(tmp_path / "log", **SMALL) as log:
         fill(log, 100)
         manifest = make_archive(tmp_path / "a", log, [(0, 30)])
+        for end in (None, 0, 5):
+            with pytest.raises(ConfigError, match=r"starts at offset 0, .* nothing before it"):
+                bring_back(log, manifest, end=end)
         deleted(log, 60)
         start = log.start_offset
         before = everything(log)

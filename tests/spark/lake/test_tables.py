@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
 
-from tailrace import ConfigError, Store, Stream, TailraceError
+from tailrace import ConfigError, Record, Store, Stream, TailraceError
 from tailrace.log.cuts import sealed_end
 from tailrace.log.fs import OsFileSystem
 from tailrace.spark.lake.manifest import Manifest
@@ -201,7 +202,8 @@ def test_times_that_no_calendar_has(
         for micros in (T0 * 1000, -(10**15)):
             stream.publish(b"strange", timestamp=micros)
         fill(stream, 20, every_ms=HOUR // 4)
-        stream.publish(b"for ever", timestamp=T0, ttl="5000000d")
+        far = ("_expires_at", str(T0 + 5_000_000 * 24 * HOUR))  # as others may write it
+        stream.log.append([Record(None, T0, b"", b"for ever", [far])])
         fill(stream, 20, every_ms=HOUR // 4)
         report = put(store, stream, lake, format=kind, partition_by=by, delete=True)
         assert report.deleted_segments > 0
@@ -241,7 +243,8 @@ def test_a_table_that_cannot_be_changed(
     with stream_in(tmp_path) as (store, stream):
         expected = logged(stream, 0, sealed_end(stream.log))
         with monkeypatch.context() as broken:
-            broken.setattr(f"tailrace.spark.lake.tables._{kind.title()}._add", add)
+            tables: Any = import_module("tailrace.spark.lake.tables")
+            broken.setattr(getattr(tables, f"_{kind.title()}"), "_add", add)
             with pytest.raises(TableBehind, match="cannot be changed: "):
                 put(store, stream, lake, format=kind, delete=True)
         assert stream.log.start_offset == sealed_end(stream.log)

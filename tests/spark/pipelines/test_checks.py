@@ -31,6 +31,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "headers": ({"sql": "SELECT value, 1 AS headers FROM events"}, "'headers' is int"),
     "a schema": ({"sql": "SELECT 1", **SCHEMA, "schema": "id lnog"}, "schema: line 1, column 4: "),
     "no columns": ({"sql": "SELECT 1", **SCHEMA, "schema": "long"}, "schema: it has no columns"),
+    "no line": (
+        {"sql": "SELECT * FROM events", "format": "csv", "schema": "id long, a array<int>"},
+        "schema: the column 'a' is array<int>, which is not in a line of CSV",
+    ),
     "a queue": ({"sql": "SELECT 1", "from": "gone"}, "from: there is no queue 'gone'"),
     "its queue": (
         {"sql": "SELECT 1", "tables": {"t": {"queue": "gone"}}},

@@ -68,6 +68,27 @@ def test_json(spark: Any, place: Place) -> None:
     assert (run.status.rows_in, run.status.dead_letters) == (8, 8)
 
 
+def test_a_message_that_several_refuse(spark: Any, place: Place) -> None:
+    """Each says so, wherever it puts its letters, and the message comes back once."""
+    place.publish("events", {"id": 1}, {"id": "x"}, b"nothing")
+    given = {"format": "json", "sql": "SELECT id FROM events"}
+    first = place.define(name="first", schema="id long", **given)
+    second = place.define(name="second", schema="id long", dead_letters="refused", **given)
+    for definition in (first, second):
+        place.run(spark, definition)
+    with place.open() as store:
+        letters = store.dead("events", places=["refused"])
+        assert [letter.headers["_dlq_pipeline"] for letter in letters] == [
+            *(b"first", b"first", b"second", b"second")
+        ]
+        assert store.redrive("events", places=["refused"]) == 2
+    place.run(spark, first)
+    place.run(spark, second)
+    with place.open() as store:
+        assert store.redrive("events", places=["refused"]) == 2  # of four letters, as before
+    assert place.values("events")[3:] == [b'{"id": "x"}', b"nothing"] * 2
+
+
 def test_a_decoded_message_is_passed_on_as_it_is(spark: Any, place: Place) -> None:
     place.publish("events", {"id": 1, "key": "mine"}, key="k", timestamp=1_700_000_000_000)
     definition = place.define(

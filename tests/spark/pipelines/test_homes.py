@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace.errors import TailraceError
+from tailrace.errors import Locked, TailraceError
 from tailrace.spark.pipelines.definition import Files, FileTable
 from tailrace.spark.pipelines.files import FileWriter
 from tailrace.spark.pipelines.homes import Home
@@ -95,6 +96,30 @@ def test_killed_while_it_moves_aside(place: Place, monkeypatch: pytest.MonkeyPat
         home.check()
     assert len(home.begin_anew()) == 1
     assert home.make({}).id != first.id
+
+
+def test_who_looks_whether_it_runs_keeps_nobody_from_running_it(place: Place) -> None:
+    home, looked = home_of(place), 0
+    with home.held():
+        assert home.is_held
+        with pytest.raises(Locked, match="runs it"), home_of(place).held():
+            pass
+    is_over = threading.Event()
+
+    def look() -> None:
+        nonlocal looked
+        while not is_over.is_set():
+            _ = home.is_held
+            looked += 1
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for _ in range(300):
+        with home_of(place).held():
+            pass
+    is_over.set()
+    thread.join()
+    assert looked > 10
 
 
 class Frame:

@@ -27,6 +27,7 @@ from tailrace.kernel.arrow import Source
 from tailrace.kernel.layout import MAX_SECTION
 from tailrace.log.prepending import Front, Joint, joint_of, prepend
 from tailrace.log.sidefiles import load_checked_json, side_path, store_checked_json
+from tailrace.spark.batches import plan_batches
 from tailrace.spark.lake.reading import check_file, first_at, in_order
 from tailrace.spark.lake.rows import records_of
 
@@ -40,7 +41,6 @@ pc: Any = pyarrow.compute  # its stubs know few of these calls
 
 __all__ = ["Bounds", "RestoreReport", "Wanted", "choose", "restore"]
 
-_BATCH_BYTES: Final = 1 << 20  # so that who reads one record does not pay for many
 _NOTE: Final = "restoring"
 _COLUMNS: Final = ("offset", "value", "key", "timestamp", "headers")
 
@@ -96,6 +96,11 @@ def choose(
     if last is None:
         last = joint.seam if joint.has_records else ranges[-1][1]
     _check_origin(log, manifest, queue, incarnation, joint)
+    if joint.has_records and joint.seam <= ranges[0][0]:
+        raise ConfigError(
+            f"there is nothing to restore: {queue!r} starts at offset {joint.seam}, and the archive"
+            f" in {folder} has nothing before it"
+        )
     if joint.has_records and last != joint.seam:
         raise OffsetOutOfRange(
             f"{queue!r} starts at offset {joint.seam}, so what comes back has to end there, not at "
@@ -242,12 +247,10 @@ def _stage(log: Log, front: Front, rows: pa.RecordBatch) -> None:
 
 def _plan(source: Source, largest: int) -> list[tuple[int, int]]:
     """A record that was in a log once is never too large for another."""
-    for most in (min(_BATCH_BYTES, largest), largest):
-        try:
-            return source.plan(MAX_COUNT, most)
-        except TooLarge:
-            continue
-    return source.plan(MAX_COUNT, MAX_SECTION)
+    try:
+        return plan_batches(source, largest)
+    except TooLarge:
+        return source.plan(MAX_COUNT, MAX_SECTION)
 
 
 def _runs(offsets: Any) -> Iterator[tuple[int, int]]:

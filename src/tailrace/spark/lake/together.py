@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
-__all__ = ["Whole", "archive_of", "read"]
+__all__ = ["Whole", "archive_of", "find_whole", "read"]
 
 _FS: Final = OsFileSystem()
 # Which columns of an archive a column of the table is made of.
@@ -57,18 +57,27 @@ def archive_of(place: Place, queue: str, given: str | dict[str, str] | None) -> 
     return place.archive(queue)
 
 
+def find_whole(
+    place: Place, queue: QueueSettings, options: SourceOptions, log: Log | None
+) -> Whole | None:
+    """`None` if nobody knows of an archive of it: of several queues, all need not have one."""
+    folder = archive_of(place, queue.name, options.archive)
+    if folder is not None:
+        return Whole(folder, queue, options, log)
+    if len(options.queues) != 1:
+        return None
+    raise ConfigError(
+        f"archive: nobody knows where that of {queue.name!r} is; name its folder: "
+        '.option("archive", "archive/orders")'
+    )
+
+
 class Whole:
     """A queue's log, if it has one yet, and its archive as it is now. Of one plan."""
 
     def __init__(
-        self, place: Place, queue: QueueSettings, options: SourceOptions, log: Log | None
+        self, folder: str, queue: QueueSettings, options: SourceOptions, log: Log | None
     ) -> None:
-        folder = archive_of(place, queue.name, options.archive)
-        if folder is None:
-            raise ConfigError(
-                f"archive: nobody knows where that of {queue.name!r} is; name its folder: "
-                '.option("archive", "archive/orders")'
-            )
         self._log = log
         self._queue = queue
         self._options = options

@@ -7,5 +7,6 @@ planning     inputs → views → the statement → the rows of the target
 homes        what a pipeline keeps in the store: its checkpoint, what that was made for
 files        rows to a folder of files, exactly once
 running      the queries of a pipeline, at work
+chains       pipelines that read what others write
 status       how it goes, for other processes
 """

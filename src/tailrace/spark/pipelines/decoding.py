@@ -24,6 +24,7 @@ __all__ = ["bad_rows", "declared", "rows"]
 _BAD: Final = "is_bad"
 _CORRUPT: Final = "_corrupt_record_"
 _END: Final = "_end_"
+_NOT_IN_LINES: Final = ("array", "map", "struct", "void")  # which `from_csv` says when it runs
 _LONGEST: Final = 60  # characters of a value that a reason quotes
 
 
@@ -46,6 +47,11 @@ def declared(given: Input, key: str) -> StructType | None:
     for field in found.fields:
         if field.name == _CORRUPT:
             raise ConfigError(f"{key}: the column {field.name!r} has another meaning here")
+        if given.format == "csv" and field.dataType.typeName() in _NOT_IN_LINES:
+            raise ConfigError(
+                f"{key}: the column {field.name!r} is {field.dataType.simpleString()}, which is "
+                "not in a line of CSV; read it as string, and take it apart in the statement"
+            )
     return found
 
 

@@ -136,8 +136,8 @@ def definitions(config: Config | None) -> dict[str, Definition]:
 
 
 def choose(config: Config | None, names: Iterable[str]) -> list[Definition]:
-    """Those of these names; all if there are none."""
-    there = definitions(config)
+    """Those of these names, each once; all if there are none."""
+    there, names = definitions(config), list(dict.fromkeys(names))
     where = "there is no configuration" if config is None else str(config.path)
     if not there:
         raise ConfigError(f"{where}: there are no pipelines; add them under the key pipelines")

@@ -38,6 +38,7 @@ from tailrace.spark.pipelines.definition import Definition
 
 __all__ = ["Home", "Made"]
 
+_LOOKS, _LOOK_S = 20, 0.005  # before somebody is told that another runs it
 _LARGEST = 1 << 22  # of a description: a statement may be long
 
 
@@ -78,7 +79,7 @@ class Home:
         os.makedirs(self.folder, exist_ok=True)
         lock = ProcessLock(self._lock)
         try:
-            if not lock.acquire(wait=False):
+            if not _acquire_soon(lock):
                 who = lock.read_note().decode("utf-8", "replace")
                 raise Locked(
                     f"pipeline {self.definition.name!r}: {who or 'another process'} runs it; "
@@ -205,3 +206,12 @@ class Home:
             os.fsync(file.fileno())
         os.replace(f"{path}.tmp", path)
         self._fs.sync_dir(self._local)
+
+
+def _acquire_soon(lock: ProcessLock) -> bool:
+    """Who only looks whether a pipeline runs has its lock for a moment."""
+    for _ in range(_LOOKS):
+        if lock.acquire(wait=False):
+            return True
+        time.sleep(_LOOK_S)
+    return False

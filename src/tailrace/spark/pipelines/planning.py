@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,13 +58,16 @@ class Planner:
         definition: Definition,
         queues: Mapping[str, QueueSettings],
         starts: Mapping[str, int] | None = None,
+        coming: Collection[str] = (),
     ) -> None:
-        """`starts` are offsets, by the names of the inputs, from which a new query reads."""
+        """`starts` are offsets, by the names of the inputs, from which a new query reads. `coming`
+        are queues that need not be there yet."""
         self._spark = spark
         self._path = os.path.abspath(path)  # Spark may be in another folder than this process is
         self._definition = definition
         self._queues = queues
         self._starts = starts or {}
+        self._coming = coming
         self._schemas: dict[str, StructType | None] = {}
         if any(given.format == "avro" for given in definition.inputs.values()):
             _register(spark, AvroSource)
@@ -84,7 +87,7 @@ class Planner:
         schema = self._schemas[name]
         assert schema is not None
         found = bad_rows(self._read(name, schema, list(_NEEDED_OF_BAD)), given, schema)
-        return _letters(found, given.queue)
+        return _letters(found, self._queues[given.queue], self._definition.name)
 
     @property
     def decoded(self) -> list[str]:
@@ -118,7 +121,7 @@ class Planner:
         return "from" if key == "queue" else key
 
     def _check_there(self, queue: str, key: str) -> None:
-        if queue not in self._queues:
+        if queue not in self._queues and queue not in self._coming:
             known = ", ".join(sorted(self._queues)) or "none"
             raise TailraceError(f"{key}: there is no queue {queue!r}; there are: {known}")
 
@@ -310,14 +313,16 @@ def _for_files(frame: DataFrame, to: Files) -> DataFrame:
     return frame
 
 
-def _letters(frame: DataFrame, queue: str) -> DataFrame:
+def _letters(frame: DataFrame, queue: QueueSettings, pipeline: str) -> DataFrame:
     """As a group's dead letters are (`queue/dead_letters.py`), so that `tailrace dead` shows them
-    and `redrive` brings them back."""
+    and `redrive` brings them back: each message once, so they tell which one it was for ever."""
     from pyspark.sql import functions as f
 
     now = f.date_format(f.current_timestamp(), "yyyy-MM-dd'T'HH:mm:ss'Z'")
     told = {
-        "_dlq_original_queue": f.lit(queue),
+        "_dlq_pipeline": f.lit(pipeline),
+        "_dlq_original_queue": f.lit(queue.name),
+        "_dlq_original_incarnation": f.lit(queue.incarnation),
         "_dlq_original_topic": f.coalesce(f.col("topic"), f.lit("")),
         "_dlq_group": f.lit(""),
         "_dlq_delivery_count": f.lit("1"),

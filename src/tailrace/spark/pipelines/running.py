@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,9 +61,12 @@ def told_apart(
     return session
 
 
-def check(spark: SparkSession, path: str, definition: Definition) -> None:
-    """Plan it, and start nothing. `TailraceError` says what is wrong."""
-    Planner(spark, path, definition, Place(path).queues()).plan()
+def check(
+    spark: SparkSession, path: str, definition: Definition, coming: Collection[str] = ()
+) -> None:
+    """Plan it, and start nothing. `TailraceError` says what is wrong. `coming` are queues that it
+    may read although they are not there yet."""
+    Planner(spark, path, definition, Place(path).queues(), coming=coming).plan()
 
 
 class Run:
