@@ -2,8 +2,9 @@
 
 A row for each target: claiming and acknowledging, streams, publishing, waking a consumer in another
 process, memory; copies for several queues, many queues, messages for later and messages that
-expire, a long run, and starting. As in `bench.log`, tailrace, the limit of the machine and the
-peers do the same work in turns; what a peer promises is said below the table.
+expire, a long run, starting, and messages that come again. As in `bench.log`, tailrace, the limit
+of the machine and the peers do the same work in turns; what a peer promises is said below the
+table.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.peers.queues import queue_peers
-from bench.rows.claims import claim_batches, claim_by_workers, claim_singles, claim_with_pending
+from bench.rows.claims import (
+    claim_batches,
+    claim_by_workers,
+    claim_singles,
+    claim_with_pending,
+    redeliver_scattered,
+)
 from bench.rows.endurance import pass_many
 from bench.rows.fan_out import fan_out
 from bench.rows.later import publish_and_deliver_later, publish_expiring
@@ -39,6 +46,7 @@ ROWS: dict[str, Callable[[Setting], Row]] = {
     "ttl": publish_expiring,
     "endurance": pass_many,
     "start": start,
+    "redeliver": redeliver_scattered,
 }
 
 _QUEUE = Benchmark(

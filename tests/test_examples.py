@@ -21,7 +21,7 @@ import tailrace
 from tests.project import NEEDS_JAVA, ROOT
 
 EXAMPLES = ROOT / "examples"
-WITH_SPARK = ("declarative_pipeline.py", "spark_pipeline.py")
+WITH_SPARK = ("declarative_pipeline.py", "demo.py", "spark_pipeline.py")
 TIMEOUT_S = 280  # Spark takes its time where others use the machine, too
 PYTHON = [sys.executable, "-u", "-W", "error::ResourceWarning"]
 
@@ -48,9 +48,8 @@ def number_before(words: str, text: str) -> int:
 
 
 def examples() -> list[Any]:
-    """Those with Spark take long, and but for the demo they have tests of their own."""
+    """Those with Spark take long, and what they show has tests of its own."""
     marks: dict[str, Any] = dict.fromkeys(WITH_SPARK, (NEEDS_JAVA, pytest.mark.long))
-    marks["demo.py"] = NEEDS_JAVA
     return [
         pytest.param(path, marks=marks.get(path.name, ()), id=path.name)
         for path in sorted(EXAMPLES.glob("*.py"))

@@ -1,5 +1,5 @@
-"""Rows 1 to 4 of queues: claiming and acknowledging, in batches and one by one, with much pending,
-and by several processes."""
+"""Rows 1 to 4 and 15 of queues: claiming and acknowledging, in batches and one by one, with much
+pending, by several processes, and once more."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ __all__ = [
     "claim_singles",
     "claim_with_pending",
     "peers_for",
+    "redeliver_scattered",
 ]
 
 CLAIM_BATCH = 100
@@ -36,6 +37,7 @@ _WORKERS = 4
 _SLICES = 10  # those of a duel change places so often within a round
 _TRIALS = 50
 _USUAL_LINE = 64
+_LARGE_BATCH = 20_000  # messages, as who publishes many at once makes them
 _RATE = Unit.RECORDS_PER_SECOND
 
 
@@ -224,6 +226,39 @@ def claim_with_pending(setting: Setting) -> Row:
     line.checks = [Check(f"of {_FEW} pending", line.speed_against(line.results[1]), 0.80)]
     row = _row(3, "claim-pending", [line], batch=1, flush="async", core=core)
     row.conditions["pending"] = [many, _FEW]
+    return row
+
+
+# --- once more ------------------------------------------------------------------------------
+
+
+def redeliver_scattered(setting: Setting) -> Row:
+    """What comes again lies scattered in batches of which the rest is settled."""
+    values, count = setting.payload.values, setting.sizes.queue.messages
+
+    def both() -> tuple[Sample, Sample]:
+        with (
+            _new_queue(setting, "async", "again") as queue,
+            _new_queue(setting, "async", "new") as other,
+        ):
+            queue.fill(values, count, _LARGE_BATCH)
+            again = queue.settle_every_second(count)
+            other.fill(values, again, _LARGE_BATCH)
+            mine = drain_all(queue.claims(CLAIM_BATCH), again)
+            return mine, drain_all(other.claims(CLAIM_BATCH), again)
+
+    duel = Duel(both)
+    contestants = [
+        Contestant("tailrace, every second once more", Role.OURS, duel.first),
+        Contestant("tailrace, as many new ones", Role.BASE, duel.second),
+    ]
+    with pinned() as core:
+        results = race(contestants, setting.sizes.rounds)
+    line = Line("redeliver, scattered, batches of 100", _RATE, results)
+    line.target = "20 % of the rate of new ones"
+    line.checks = [Check("of new ones", line.speed_against(line.results[1]), 0.20)]
+    row = _row(15, "redeliver", [line], batch=CLAIM_BATCH, flush="async", core=core)
+    row.conditions["published_batch"] = _LARGE_BATCH
     return row
 
 

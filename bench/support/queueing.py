@@ -61,12 +61,12 @@ class OurQueue:
     def consumer(self) -> Any:
         return self._queue.consumer(group=GROUP)
 
-    def fill(self, values: Sequence[bytes], count: int) -> None:
+    def fill(self, values: Sequence[bytes], count: int, batch: int = BATCH) -> None:
         """Publish so many messages, in batches, to a group that is there before the first."""
         assert self.consumer is not None
         left = count
         while left:
-            size = min(left, BATCH)
+            size = min(left, batch)
             self._queue.publish_many(list(cycle_of(values, size)))
             left -= size
 
@@ -94,6 +94,16 @@ class OurQueue:
             if not got:
                 raise RuntimeError(f"only {held} of {count} messages could be claimed")
             held += got
+
+    def settle_every_second(self, count: int) -> int:
+        """Claim so many, settle the first, the third and so on, and give back the others: how many
+        those are."""
+        receive, claimed = self.consumer.receive, list[Any]()
+        while len(claimed) < count and (got := receive(count - len(claimed), wait=_WAIT_S)):
+            claimed += got
+        self.consumer.ack(claimed[::2])
+        self.consumer.release(claimed[1::2])
+        return len(claimed[1::2])
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ def lines_of(report: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def test_every_row_has_a_target_and_a_figure(report: dict[str, Any]) -> None:
-    assert [row["number"] for row in report["rows"]] == list(range(1, 15))
+    assert [row["number"] for row in report["rows"]] == list(range(1, 16))
     assert [row["row"] for row in report["rows"]] == list(ROWS)
     for row in report["rows"]:
         for line in row["lines"]:
@@ -81,6 +81,7 @@ def test_everything_was_claimed(report: dict[str, Any]) -> None:
         "publish-single": [sizes.published],
         "queue-wake": [TINY.wake_records],
         "pending-memory": [sizes.held, sizes.held],
+        "redeliver": [sizes.messages // 2],
     }
     for key, counts in expected.items():
         for line, count in zip(lines_of(report, key), counts, strict=True):
@@ -91,7 +92,7 @@ def test_limits_and_bases(report: dict[str, Any]) -> None:
     """What a target is relative to is measured in the same run."""
     assert lines_of(report, "claim-single")[1]["ratio_to_limit"] > 0
     assert lines_of(report, "queue-wake")[0]["ratio_to_limit"] > 0
-    for key in ("claim-pending", "claim-workers"):
+    for key in ("claim-pending", "claim-workers", "redeliver"):
         (line,) = lines_of(report, key)
         assert line["results"][1]["role"] == "base"
         assert line["checks"][0]["value"] > 0
@@ -104,7 +105,7 @@ def test_without_peers_a_target_that_needs_one_is_not_met(report: dict[str, Any]
 
 def test_markdown(report: dict[str, Any]) -> None:
     table = markdown(report).splitlines()
-    assert len([row for row in table if row.startswith("|")]) == 2 + 23
+    assert len([row for row in table if row.startswith("|")]) == 2 + 24
     assert "publish → received elsewhere, async" in "\n".join(table)
 
 
@@ -130,7 +131,7 @@ def test_rows_by_number_or_name() -> None:
     context: Any = None
     option: Any = None
     assert choose(context, option, ("1", "queue-wake")) == ["claim-batch", "queue-wake"]
-    assert CliRunner().invoke(main, ["--only", "15"]).exit_code == 2
+    assert CliRunner().invoke(main, ["--only", "16"]).exit_code == 2
 
 
 # --- the peers ------------------------------------------------------------------------------
