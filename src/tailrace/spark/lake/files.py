@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any
+from typing import Any, Final
 
 from tailrace.kernel import crc32c
 from tailrace.log.fs import File, FileSystem, pieces, read_exactly, write_all
 
 __all__ = ["Sink", "Source", "checksum"]
+
+_AT_ONCE: Final = 4 << 20  # is sent to the disk while the next is made, so that a sync is short
 
 
 class Sink(io.RawIOBase):
@@ -21,6 +23,7 @@ class Sink(io.RawIOBase):
         self.path = path
         self.size = 0
         self.crc32c = 0
+        self._sent = 0
         self._file: File = fs.open(path, write=True, create=True)
 
     def writable(self) -> bool:
@@ -34,6 +37,10 @@ class Sink(io.RawIOBase):
         write_all(self._file, view, self.size)
         self.crc32c = crc32c(view, self.crc32c)
         self.size += len(view)
+        unsent = self.size - self._sent
+        if unsent >= _AT_ONCE:
+            self._file.part_with(unsent, self._sent)
+            self._sent = self.size
         return len(view)
 
     def sync(self) -> None:
