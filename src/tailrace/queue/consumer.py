@@ -28,6 +28,10 @@ __all__ = ["Consumer", "StreamConsumer", "new_consumer_id", "shorter"]
 _numbers = itertools.count(1)
 _forks = 0  # how many lie between the first process and this one: a child's consumers are others
 
+# Why a consumer that closes cannot say goodbye: somebody has deleted the group, or its queue; or
+# this is a signal handler amid a call of the group, and the next who comes does it.
+_LEFT_TO_OTHERS = (Closed, Locked)
+
 C = TypeVar("C", bound="_Receiver")
 
 
@@ -53,7 +57,7 @@ class _Receiver:
         self._bring_due = bring_due
         self._closed = False
         self._forks = _forks
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close it, too
 
     def _look(self, into: list[Message], limit: int) -> tuple[bool, float | None]:
         """Fetch up to `limit`; is there more to look at, and for how long may one sleep?"""
@@ -277,14 +281,15 @@ class Consumer(_Receiver):
             self._group.release(messages)
 
     def close(self) -> None:
-        """Stop: whoever waits gets no more. A second close does nothing."""
+        """Stop: whoever waits gets no more. A second close does nothing. A signal handler may call
+        it, too."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         self._finalizer()
         try:
-            with contextlib.suppress(Closed):  # somebody has deleted the group, or its queue
+            with contextlib.suppress(*_LEFT_TO_OTHERS):
                 self._group.tidy()
         finally:
             self._on_close()
@@ -537,18 +542,20 @@ class StreamConsumer(_Receiver):
         """They are read again by whoever comes when we leave: nothing of them was committed."""
 
     def close(self) -> None:
-        """Stop, and commit what the caller has moved past if that is what `auto_commit` asks."""
+        """Stop, and commit what the caller has moved past if that is what `auto_commit` asks; not
+        in a signal handler that has interrupted a call: then that is delivered again."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         try:
             if self.auto_commit and self._past and not self._group.closed:
-                self._group.done(self._member, self._epoch, ranges=self._past)
+                with contextlib.suppress(Locked):
+                    self._group.done(self._member, self._epoch, ranges=self._past)
         finally:
             self._finalizer()
             try:
-                with contextlib.suppress(Closed):  # somebody has deleted the group, or its queue
+                with contextlib.suppress(*_LEFT_TO_OTHERS):
                     self._group.tidy()
                     self._group.ring()
             finally:

@@ -95,7 +95,7 @@ class Journal:
         self.is_damaged = False  # a line in the middle could not be read
         self.position = 0  # behind what we know
         self._unfit: set[tuple[int, int]] = set()  # by generation and position
-        self._sync_lock = threading.Lock()
+        self._sync_lock = threading.RLock()  # a signal handler may settle, too
         self._durable = (0, 0)  # generation and position
 
     # --- reading ----------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class Journal:
 
     def disown(self) -> None:
         """In a forked child: a thread of the parent may have had the lock."""
-        self._sync_lock = threading.Lock()
+        self._sync_lock = threading.RLock()
 
     def close(self) -> None:
         with self._sync_lock:

@@ -23,7 +23,7 @@ from tailrace.queue.backing import BackedUp
 from tailrace.queue.by_topic import PublishingByTopic
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.clock import Clock, SystemClock
-from tailrace.queue.closing import close_all
+from tailrace.queue.closing import close_all, is_amid_call
 from tailrace.queue.consumer import Consumer, StreamConsumer, shorter
 from tailrace.queue.disk import DiskSettings, DiskWatch, Level
 from tailrace.queue.ephemeral import Attendance, Sweeper
@@ -90,6 +90,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._lock = threading.RLock()
         self._queues: dict[str, Queue | Stream] = {}
         self._closed = False
+        self._closing: threading.Thread | None = None
         self.reserve = Reserve(self.fs, self.layout.side)
         self.registry = self.reserve.in_need(Registry(self.fs, self.layout.root).open)
         self._is_inherited = False
@@ -144,7 +145,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._lock = threading.RLock()
         self._sweeper = Sweeper(self._sweep)
         self._is_inherited = True
-        self._caretaker = self._pump = None
+        self._caretaker = self._pump = self._closing = None
         self._employed = []
         self.alarm.disown()
         self.handles.disown()
@@ -505,7 +506,17 @@ class Store(BackedUp, PublishingByTopic, Redriving):
     # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush and close all queues; a second close does nothing."""
+        """Flush and close all queues; a second close does nothing. In a signal handler that has
+        interrupted a call of ours, a thread does it as soon as that call lets it, and whoever
+        closes the store after that waits for the thread."""
+        closing = self._closing
+        if is_amid_call():
+            if closing is None:
+                self._closing = threading.Thread(target=self.close, name="tailrace-close")
+                self._closing.start()
+            return
+        if closing is not None and closing is not threading.current_thread():
+            closing.join()
         with self._lock:
             if self._closed:
                 return

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tailrace.errors import TailraceError
+from tailrace.errors import Locked, TailraceError
 from tailrace.log.board import ATTENTION, Board
 from tailrace.log.fs import FileSystem
 from tailrace.log.turn import Turn as ProcessTurn
 from tailrace.log.turn import keeper
+from tailrace.queue.closing import is_amid_call
 
 if TYPE_CHECKING:
     from tailrace.queue.group import Group
@@ -48,8 +49,14 @@ class Turn:
             turn = self._revived()
         mutex = group._mutex
         if mutex._is_owned():  # type: ignore[attr-defined]
-            # Turns are not nested. A signal handler's exception (Ctrl-C) came where nothing could
-            # be tidied up.
+            # Turns are not nested. Either it is still under way, and has been interrupted; or a
+            # signal handler's exception (Ctrl-C) came where nothing could be tidied up.
+            if is_amid_call():
+                raise Locked(
+                    f"the group {group.id!r} is in the middle of a call of this thread, which a "
+                    "signal handler or a finalizer has interrupted; close consumers or the store "
+                    "there, or set a flag, and do the rest after that call"
+                )
             turn.recover()
         mutex.acquire()
         try:
