@@ -72,8 +72,16 @@ def test_what_is_wrong(tmp_path: Path, more: str, said: str) -> None:
             "1: pipelines[0].to: it reads 'a', and would read what it writes",
         ),
         (
+            "pipelines: [{name: p, from: Events, to: b, sql: x, tables: {events: y}}]",
+            "1: pipelines[0].tables.events: 'events' is what the pipeline reads",
+        ),
+        (
             f"{HEAD}  format: csv\n  schema: id long\n  dead_letters: a\n",
             "8: pipelines[0].dead_letters: it would read what it has refused, for ever",
+        ),
+        (
+            f"{HEAD}  format: csv\n  schema: id long\n  dead_letters: b\n",
+            "8: pipelines[0].dead_letters: it is where the rows go; name another queue",
         ),
         (
             "pipelines: [{name: p, from: a, to: {path: x}, sql: x, output_mode: update}]",

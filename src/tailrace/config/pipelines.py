@@ -67,7 +67,7 @@ def problems_of_pipeline(entry: Mapping[str, Any]) -> Found:
         if not CONF.match(each):
             yield "conf", f"{each!r} is not name=value with a name such as spark.ui.port"
     for name, table in entry.get("tables", {}).items():
-        if name == entry.get("from"):
+        if name.lower() == str(entry.get("from")).lower():  # to Spark they are the same
             yield f"tables.{name}", f"{name!r} is what the pipeline reads; use another name"
         elif isinstance(table, Mapping):
             yield from _table(f"tables.{name}.", table)
@@ -75,6 +75,8 @@ def problems_of_pipeline(entry: Mapping[str, Any]) -> Found:
         yield "dead_letters", "every value is as good as another with format raw; remove it"
     elif entry.get("dead_letters", "") == entry.get("from"):
         yield "dead_letters", "it would read what it has refused, for ever; name another queue"
+    elif entry.get("dead_letters", "") == entry.get("to"):
+        yield "dead_letters", "it is where the rows go; name another queue"
 
 
 def circles(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from tailrace.errors import ConfigError, Locked, TailraceError
 from tailrace.spark.pipelines.homes import Home
-from tailrace.spark.pipelines.running import check, told_apart
+from tailrace.spark.pipelines.running import Run, check, told_apart
 from tailrace.spark.pipelines.status import lag_of, read_status
 from tests.spark.pipelines.support import Place, forget_last_commit
 
@@ -220,3 +220,43 @@ def test_a_new_checkpoint_counts_from_zero(spark: Any, place: Place) -> None:
     place.publish("events", b"2")
     run("two")
     assert sorted(place.values("out")) == [b"1:1", b"1:1", b"2:1"]
+
+
+def test_a_source_that_was_made_anew(spark: Any, place: Place) -> None:
+    definition = place.define(sql="SELECT value FROM events")
+    place.publish("events", b"1")
+    place.run(spark, definition)
+    with place.open() as store:
+        store.delete("events")
+    place.publish("events", b"2")
+    with pytest.raises(TailraceError, match="tailrace pipeline run p --restart-from-scratch"):
+        place.run(spark, definition)
+
+
+def test_each_batch_counts_once_whatever_the_clock_does(place: Place) -> None:
+    place.publish("events", b"1")
+    run = Run(None, str(place.store), place.define(sql="SELECT value FROM events"))  # type: ignore[arg-type]
+    told: list[int] = []
+
+    class Query:
+        recentProgress: ClassVar[list[dict[str, Any]]] = []  # noqa: N815
+
+        @property
+        def lastProgress(self) -> dict[str, Any]:  # noqa: N802
+            return self.recentProgress[-1]
+
+    for batch in range(10):
+        minute = 0 if batch < 5 else 59  # and so an hour back
+        progress = {
+            "runId": "r",
+            "batchId": batch,
+            "timestamp": f"2026-11-18T{13 - (batch >= 5)}:{minute:02}:0{batch}.000Z",
+            "numInputRows": 10,
+            "durationMs": {"addBatch": 1, "triggerExecution": 5},
+            "sources": [],
+            "sink": {"numOutputRows": 10},
+        }
+        Query.recentProgress = [*Query.recentProgress, progress][-3:]
+        run._take("main", Query(), lambda _, found: told.append(found["batchId"]))
+    assert told == list(range(10))
+    assert (run.status.rows_in, run.status.batches) == (100, 10)

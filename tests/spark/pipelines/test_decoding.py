@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, TailraceError
 from tests.spark.pipelines.support import Place
 
 AVRO = {
@@ -314,3 +314,58 @@ def test_avro_that_is_no_column() -> None:
     assert reasons[0] is reasons[2] is None
     assert reasons[1].startswith("a field does not fit its type: ")
     assert "precision" in reasons[1]
+
+
+def test_the_end_of_a_line_of_csv_is_no_data(spark: Any, place: Place) -> None:
+    """Python's `csv.writer` puts it there."""
+    place.publish("events", b"1,2\r\n", b"3,4\n", b'5,"6\n"\r\n')
+    definition = place.define(
+        format="csv", schema="id long, item string", sql="SELECT id, item FROM events"
+    )
+    place.run(spark, definition)
+    assert [tuple(each.values()) for each in place.documents("out")] == [
+        (1, "2"),
+        (3, "4"),
+        (5, "6\n"),
+    ]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_numbers_of_which_no_decimal_can_be_made(spark: Any, place: Place, format: str) -> None:
+    """Spark would try, for minutes or for ever."""
+    if format == "json":
+        huge = [b'{"d": 1e30000000}', b'{"e": "x", "d":"-1.5E-99999999" }', b'[{"d":1e9999}]']
+        good = [b'{"d": 1.5, "e": "1e30000000x"}', b'{"d": 2e3, "e": "12e45678ab"}']
+    else:
+        huge = [b"1e30000000,x", b'"1e30000000",x']
+        good = [b"1.5,1e30000000x", b"2e3,12e45678ab"]
+    place.publish("events", *good, *huge)
+    definition = place.define(
+        format=format, schema="d decimal(10,2), e string", sql="SELECT d, e FROM events"
+    )
+    place.run(spark, definition)
+    assert [each["d"] for each in place.documents("out")] == [1.5, 2000.0]
+    assert place.reasons("events") == {
+        each: f"a number has too large an exponent: '{each.decode()}'" for each in huge
+    }
+
+
+def test_names_inside_of_columns_may_be_any(spark: Any, place: Place) -> None:
+    place.publish("events", {"m": {"a b": 1}, "n": [{"content-type": "x"}]}, {"m": 5})
+    definition = place.define(
+        format="json",
+        schema="m struct<`a b`: int>, n array<struct<`content-type`: string>>",
+        sql="SELECT m.`a b` AS one, n[0].`content-type` AS two FROM events",
+    )
+    place.run(spark, definition)
+    assert place.documents("out") == [{"one": 1, "two": "x"}]
+    [reason] = place.reasons("events").values()
+    assert reason.startswith("the field 'm' is no struct<")
+
+
+def test_types_that_are_for_tables(spark: Any, place: Place) -> None:
+    place.publish("events", {"id": "x"})
+    definition = place.define(format="json", schema="id varchar(3)", sql="SELECT id FROM events")
+    with pytest.raises(TailraceError, match=r"schema: the column 'id' is varchar\(3\)"):
+        place.run(spark, definition)

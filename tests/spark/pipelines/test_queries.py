@@ -208,6 +208,28 @@ def test_files(spark: Any, place: Place, form: str) -> None:
     assert {path.parent.name for path in files(lake)} == {"key=a", "key=b"}
 
 
+@pytest.mark.parametrize("name", ["_hidden", ".hidden"])
+def test_readers_see_the_files_whatever_the_pipeline_is_called(
+    spark: Any, place: Place, name: str
+) -> None:
+    dataset: Any = pytest.importorskip("pyarrow.dataset")
+
+    place.publish("events", b"1", b"2")
+    definition = place.define(
+        name=name, sql="SELECT string(value) AS text FROM events", to={"path": "lake"}
+    )
+    place.run(spark, definition)
+    lake = place.folder / "lake"
+    assert dataset.dataset(lake, format="parquet").count_rows() == 2
+    assert spark.read.parquet(str(lake)).count() == 2
+
+
+def test_columns_of_a_message_in_any_case(spark: Any, place: Place) -> None:
+    place.publish("events", b"1", key="k")
+    place.run(spark, place.define(sql="SELECT key AS KEY, value AS Value FROM events"))
+    assert [(m.key, m.value) for m in place.messages("out")] == [(b"k", b"1")]
+
+
 def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 

@@ -7,6 +7,8 @@ of those that are bad, which are few.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ConfigError
@@ -17,7 +19,7 @@ from tailrace.spark.statements import describe, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 __all__ = ["bad_rows", "declared", "rows"]
 
@@ -26,6 +28,9 @@ _CORRUPT: Final = "_corrupt_record_"
 _END: Final = "_end_"
 _NOT_IN_LINES: Final = ("array", "map", "struct", "void")  # which `from_csv` says when it runs
 _LONGEST: Final = 60  # characters of a value that a reason quotes
+_OF_TABLES: Final = re.compile(r"\b(?:var)?char\(")  # types that no function of Spark's makes
+# A number whose exponent has four digits: to make a decimal of it takes Spark minutes, or for ever.
+_HUGE: Final = r'"?[+-]?[0-9]*\.?[0-9]*[eE][+-]?0*[1-9][0-9]{3,}"?\s*'
 
 
 def declared(given: Input, key: str) -> StructType | None:
@@ -47,6 +52,11 @@ def declared(given: Input, key: str) -> StructType | None:
     for field in found.fields:
         if field.name == _CORRUPT:
             raise ConfigError(f"{key}: the column {field.name!r} has another meaning here")
+        if _OF_TABLES.search(field.dataType.simpleString()):
+            raise ConfigError(
+                f"{key}: the column {field.name!r} is {field.dataType.simpleString()}, which is "
+                "for tables; read it as string"
+            )
         if given.format == "csv" and field.dataType.typeName() in _NOT_IN_LINES:
             raise ConfigError(
                 f"{key}: the column {field.name!r} is {field.dataType.simpleString()}, which is "
@@ -75,9 +85,9 @@ def bad_rows(frame: DataFrame, given: Input, schema: StructType) -> DataFrame:
 
     found = _decoded(frame, given, schema).where(f.col(_BAD))
     if given.format == "json":
-        reason = _reason_json(schema)
+        reason = _reason_json(given, schema)
     elif given.format == "csv":
-        reason = _reason_csv(schema, given.delimiter)
+        reason = _reason_csv(given, schema)
     else:
         reason = f.coalesce(f.col(REASON), _missing(schema))
     return found.withColumn(REASON, reason).drop(FIELDS, _BAD)
@@ -105,14 +115,24 @@ def _decoded(frame: DataFrame, given: Input, schema: StructType) -> DataFrame:
 
 
 def _parsed(given: Input, schema: StructType) -> Column:
-    if given.format == "json":
-        return _from_json(_ddl(schema))
-    return _from_csv(_ddl(schema), given.delimiter)
+    from pyspark.sql import functions as f
+
+    text = _text() if given.format == "json" else _line()
+    if _has_decimals(schema):
+        text = f.when(~_has_huge_number(given), text)
+    columns = {field.name: field.dataType for field in schema.fields}
+    return _from_json(text, columns) if given.format == "json" else _from_csv(text, columns, given)
 
 
-def _ddl(schema: StructType) -> str:
-    columns = [f"{quoted(each.name)} {each.dataType.simpleString()}" for each in schema.fields]
-    return ", ".join([*columns, f"{_CORRUPT} string"])
+def _has_decimals(schema: StructType) -> bool:
+    return "decimal(" in schema.simpleString()
+
+
+def _has_huge_number(given: Input) -> Column:
+    before, behind = ("[:,\\[]", "[,}\\]]")
+    if given.format == "csv":
+        before = behind = f"^|$|{re.escape(given.delimiter)}"
+    return _text().rlike(rf"(?:{before})\s*{_HUGE}(?:{behind})")
 
 
 def _text() -> Column:
@@ -127,10 +147,19 @@ def _options(**more: str) -> dict[str, str]:
     return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **more}
 
 
-def _from_json(columns: str) -> Column:
+def _line() -> Column:
+    """The text without the end of a line, which writers of CSV put there, and which is no data."""
     from pyspark.sql import functions as f
 
-    return f.from_json(_text(), columns, _options())
+    return f.rtrim(_text(), f.lit("\r\n"))
+
+
+def _from_json(text: Column, columns: Mapping[str, DataType]) -> Column:
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    fields = [StructField(name, kind) for name, kind in columns.items()]
+    return f.from_json(text, StructType([*fields, StructField(_CORRUPT, StringType())]), _options())
 
 
 def _has_more() -> Column:
@@ -147,10 +176,13 @@ def _has_more() -> Column:
     return f.when(is_flat, f.lit(False)).otherwise(~f.coalesce(is_one, f.lit(False)))
 
 
-def _from_csv(columns: str, delimiter: str) -> Column:
+def _from_csv(text: Column, columns: Mapping[str, DataType], given: Input) -> Column:
+    """It takes its columns as text only; none of them has columns inside."""
     from pyspark.sql import functions as f
 
-    return f.from_csv(_text(), columns, _options(sep=delimiter))
+    kinds = [f"{quoted(name)} {kind.simpleString()}" for name, kind in columns.items()]
+    written = ", ".join([*kinds, f"{_CORRUPT} string"])
+    return f.from_csv(text, written, _options(sep=given.delimiter))
 
 
 def _is_no_line() -> Column:
@@ -164,12 +196,12 @@ def _is_no_line() -> Column:
 # --- why it is not --------------------------------------------------------------------------
 
 
-def _reason_json(schema: StructType) -> Column:
+def _reason_json(given: Input, schema: StructType) -> Column:
     """Each field is tried by itself, and the first that does not fit is named."""
     from pyspark.sql import functions as f
 
-    reason: Any = _no_text()
-    whole = _from_json(f"{_CORRUPT} string")
+    reason: Any = _no_reading(given, schema)
+    whole = _from_json(_text(), {})
     reason = reason.when(whole.isNull(), f.lit("the value is empty"))
     reason = reason.when(
         whole.getField(_CORRUPT).isNotNull(),
@@ -179,9 +211,8 @@ def _reason_json(schema: StructType) -> Column:
         _has_more(), f.concat(f.lit("there is more behind the JSON object: "), _quote(_text()))
     )
     for field in schema.fields:
-        kind = field.dataType.simpleString()
-        alone = _from_json(f"{quoted(field.name)} {kind}, {_CORRUPT} string")
-        said = f"the field {field.name!r} is no {kind}: "
+        alone = _from_json(_text(), {field.name: field.dataType})
+        said = f"the field {field.name!r} is no {field.dataType.simpleString()}: "
         reason = reason.when(
             alone.getField(_CORRUPT).isNotNull(),
             f.concat(f.lit(said), _quote(_json_field(field.name))),
@@ -198,20 +229,21 @@ def _json_field(name: str) -> Column:
     return f.coalesce(whole.getField(name), f.lit(""))
 
 
-def _reason_csv(schema: StructType, delimiter: str) -> Column:
+def _reason_csv(given: Input, schema: StructType) -> Column:
     """Each column is tried by itself, the others as text, and the first that does not fit is
     named."""
     from pyspark.sql import functions as f
+    from pyspark.sql.types import StringType
 
     def tried(at: int | None) -> Column:
-        kinds = [
-            f"{quoted(field.name)} {field.dataType.simpleString() if at == index else 'string'}"
+        columns = {
+            field.name: field.dataType if at == index else StringType()
             for index, field in enumerate(schema.fields)
-        ]
-        return _from_csv(", ".join([*kinds, f"{_CORRUPT} string"]), delimiter)
+        }
+        return _from_csv(_line(), columns, given)
 
     whole = tried(None)
-    reason = _no_text()
+    reason = _no_reading(given, schema)
     if len(schema.fields) > 1:
         reason = reason.when(_is_no_line(), f.lit("the value is empty"))
     reason = reason.when(
@@ -228,11 +260,16 @@ def _reason_csv(schema: StructType, delimiter: str) -> Column:
     return found
 
 
-def _no_text() -> Any:
+def _no_reading(given: Input, schema: StructType) -> Any:
+    """Why Spark was not even asked."""
     from pyspark.sql import functions as f
 
     reason = f.when(f.col("value").isNull(), f.lit("there is no value"))
-    return reason.when(_text().isNull(), f.lit("it is not UTF-8"))
+    reason = reason.when(_text().isNull(), f.lit("it is not UTF-8"))
+    if _has_decimals(schema):
+        said = f.concat(f.lit("a number has too large an exponent: "), _quote(_text()))
+        reason = reason.when(_has_huge_number(given), said)
+    return reason
 
 
 def _missing(schema: StructType) -> Column:

@@ -82,7 +82,8 @@ class FileWriter:
                 if name.startswith(("_", ".")) or _is_empty(os.path.join(folder, name)):
                     continue
                 ending = _PART.sub("", name)
-                made = f"{self._owner}-{batch:06d}-{len(moves):04d}{ending}"
+                # Whatever the owner is called: readers pass over names with a '_' or a '.' first.
+                made = f"part-{self._owner}-{batch:06d}-{len(moves):04d}{ending}"
                 inside = os.path.relpath(folder, staged)
                 target = os.path.normpath(os.path.join(self._to.path, inside, made))
                 moves[os.path.join(folder, name)] = target

@@ -266,25 +266,30 @@ def messages(frame: DataFrame) -> DataFrame:
     are, as JSON."""
     from pyspark.sql import functions as f
 
-    names = frame.columns
-    for name in names:
-        if names.count(name) > 1:
+    names = [name.lower() for name in frame.columns]  # which is how Spark tells them apart
+    for name in frame.columns:
+        if names.count(name.lower()) > 1:
             raise ConfigError(f"sql: the column {name!r} is there twice; rename one with AS")
-    own = [name for name in names if name in TAKES or name in IGNORED]
-    others = [name for name in names if name not in own]
+    known = {name.lower(): name for name in (*TAKES, *IGNORED)}
+    own = [
+        f.col(quoted(name)).alias(known[name.lower()])
+        for name in frame.columns
+        if name.lower() in known
+    ]
+    others = [name for name in frame.columns if name.lower() not in known]
     if "value" in names:
         if others:
             raise ConfigError(
                 f"sql: there is a column 'value', which is the message, and {others[0]!r} beside "
                 f"it; a message also has {', '.join(TAKES)}"
             )
-        columns = [f.col(quoted(name)) for name in own]
+        columns = own
     elif not others:
         raise ConfigError("sql: there is no column that would be the value; call one of them value")
     else:
         fields = f.struct(*(f.col(quoted(name)) for name in others))
         value = f.to_json(fields, {"ignoreNullFields": "false"}).alias("value")
-        columns = [value, *(f.col(quoted(name)) for name in own)]
+        columns = [value, *own]
     found = frame.select(*columns)
     kinds = {field.name: field.dataType for field in found.schema.fields}
     for name in ("value", "key"):

@@ -36,6 +36,7 @@ __all__ = ["Run", "check", "told_apart"]
 _MAIN: Final = "main"
 _STARTS: Final = 3  # of a query
 _TOO_BUSY: Final = "Python worker failed to connect back"
+_MADE_ANEW: Final = "needs a new checkpoint"  # as the source says it of a queue
 
 Told = Callable[[Definition, Mapping[str, Any]], object]
 
@@ -84,7 +85,7 @@ class Run:
         self._queries: dict[str, Any] = {}
         self._starts_left: dict[str, int] = {}  # of queries for which the machine was too busy
         self._writers: dict[str, Any] = {}
-        self._seen: dict[str, str] = {}
+        self._seen: dict[str, tuple[Any, ...]] = {}  # of each query, the last that it has told
         self._stopping: dict[str, int] | None = None
         self._later: dict[str, Any] = {}  # queries that wait for the first batch of the main one
 
@@ -234,13 +235,7 @@ class Run:
             self._later = {}
 
     def _take(self, name: str, query: Any, told: Told | None) -> bool:
-        last = query.lastProgress
-        if last is None or last["timestamp"] == self._seen.get(name):
-            return False
-        seen, self._seen[name] = self._seen.get(name, ""), last["timestamp"]
-        for progress in query.recentProgress:
-            if progress["timestamp"] <= seen:
-                continue
+        for progress in (new := self._news(name, query)):
             if "addBatch" not in progress["durationMs"]:  # it looked, and there was nothing
                 if name == _MAIN:
                     self.status.look(progress)
@@ -250,7 +245,18 @@ class Run:
                     told(self.definition, progress)
             else:
                 self.status.dead_letters += written_in(progress) or 0
-        return True
+        return bool(new)
+
+    def _news(self, name: str, query: Any) -> list[Any]:
+        """What a query has told since we last asked, by its place in the list: clocks go back."""
+        if query.lastProgress is None:
+            return []
+        told = list(query.recentProgress)
+        known = self._seen.get(name)
+        at = next((n for n in range(len(told), 0, -1) if _mark(told[n - 1]) == known), 0)
+        if told:
+            self._seen[name] = _mark(told[-1])
+        return told[at:]
 
     def _write(self) -> None:
         self.status.write(self.home.status)
@@ -267,6 +273,8 @@ class Run:
                 f"checkpoint is in {self.home.checkpoint}: make room, and run it again; it goes on "
                 "where it was"
             )
+        if _MADE_ANEW in said:
+            said += f"; tailrace pipeline run {self.definition.name} --restart-from-scratch has one"
         self.status.state, self.status.error = "failed", said
         self._write()
         self.stop(now=True, state="failed")
@@ -297,6 +305,10 @@ class Run:
                 query.stop()
         self.status.state = state
         self._write()
+
+
+def _mark(progress: Any) -> tuple[Any, ...]:
+    return progress["runId"], progress["batchId"], progress["timestamp"]
 
 
 def _batch(query: Any) -> int:
