@@ -235,7 +235,8 @@ def test_a_source_that_was_made_anew(spark: Any, place: Place) -> None:
 
 def test_each_batch_counts_once_whatever_the_clock_does(place: Place) -> None:
     place.publish("events", b"1")
-    run = Run(None, str(place.store), place.define(sql="SELECT value FROM events"))  # type: ignore[arg-type]
+    definition = place.define(sql="SELECT value FROM events")
+    run = Run(None, str(place.store), definition)  # type: ignore[arg-type]
     told: list[int] = []
 
     class Query:
