@@ -98,7 +98,7 @@ def test_what_somebody_has_chosen_stays(
 def test_who_looks_for_the_format_loads_nothing_that_reads() -> None:
     """Spark starts a process just for that, and waits for it."""
     code = (
-        "import sys; before = set(sys.modules); import pyspark_tailrace; "
+        "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_tailrace; "
         "print(*sorted(name for name in sys.modules if name not in before and "
         "name.startswith(('pyarrow', 'numpy', 'tailrace.log', 'tailrace.queue'))))"
     )

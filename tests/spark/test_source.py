@@ -706,6 +706,7 @@ def test_a_dataframe_is_a_snapshot(data: Path, spark: Any) -> None:
     assert table(spark, data).count() == 65
 
 
+@pytest.mark.spark("4.1")
 def test_a_view_is_a_snapshot(data: Path, spark: Any) -> None:
     from tailrace.spark import views
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -240,10 +242,10 @@ def test_each_batch_counts_once_whatever_the_clock_does(place: Place) -> None:
     told: list[int] = []
 
     class Query:
-        recentProgress: ClassVar[list[dict[str, Any]]] = []  # noqa: N815
+        recentProgress: ClassVar[list[SimpleNamespace]] = []  # noqa: N815
 
         @property
-        def lastProgress(self) -> dict[str, Any]:  # noqa: N802
+        def lastProgress(self) -> SimpleNamespace:  # noqa: N802
             return self.recentProgress[-1]
 
     for batch in range(10):
@@ -257,7 +259,8 @@ def test_each_batch_counts_once_whatever_the_clock_does(place: Place) -> None:
             "sources": [],
             "sink": {"numOutputRows": 10},
         }
-        Query.recentProgress = [*Query.recentProgress, progress][-3:]
+        told_by_spark = SimpleNamespace(json=json.dumps(progress))
+        Query.recentProgress = [*Query.recentProgress, told_by_spark][-3:]
         run._take("main", Query(), lambda _, found: told.append(found["batchId"]))
     assert told == list(range(10))
     assert (run.status.rows_in, run.status.batches) == (100, 10)

@@ -6,12 +6,15 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from tailrace.config import load
 from tailrace.spark.pipelines.definition import definitions
 from tests.project import ROOT
 from tests.spark.pipelines.support import Place
 
 
+@pytest.mark.spark("4.2")  # a window ends with the second batch of a run
 def test_the_first_example(spark: Any, place: Place) -> None:
     text = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
     example = re.findall(r"(?ms)^```yaml\n(.*?)^```", text)[0]

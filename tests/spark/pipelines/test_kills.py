@@ -104,11 +104,12 @@ def test_each_row_is_there_once(place: Place, kills: int) -> None:
         producer.is_done.set()
         producer.join()
     place.define(**given)  # in larger steps, which is no other query
-    process = start(place, "--once")
-    try:
-        assert process.wait(PATIENCE_S * 4) == 0, (place.folder / "said").read_text()
-    finally:
-        stop(process)
+    for _ in range(2):  # before Spark 4.2 the first may only finish a batch that was cut short
+        process = start(place, "--once")
+        try:
+            assert process.wait(PATIENCE_S * 4) == 0, (place.folder / "said").read_text()
+        finally:
+            stop(process)
     good = [n for n in range(producer.count) if n % 7 != 6]
     found = [(message.key, message.value) for message in place.messages("out")]
     assert found == [(b"k%d" % (n % 3), b"%d" % (2 * n)) for n in good]

@@ -9,6 +9,7 @@ exactly once.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -247,11 +248,11 @@ class Run:
                 self.status.dead_letters += written_in(progress) or 0
         return bool(new)
 
-    def _news(self, name: str, query: Any) -> list[Any]:
+    def _news(self, name: str, query: Any) -> list[dict[str, Any]]:
         """What a query has told since we last asked, by its place in the list: clocks go back."""
         if query.lastProgress is None:
             return []
-        told = list(query.recentProgress)
+        told = [json.loads(each.json) for each in query.recentProgress]  # the same on all versions
         known = self._seen.get(name)
         at = next((n for n in range(len(told), 0, -1) if _mark(told[n - 1]) == known), 0)
         if told:
@@ -307,7 +308,7 @@ class Run:
         self._write()
 
 
-def _mark(progress: Any) -> tuple[Any, ...]:
+def _mark(progress: Mapping[str, Any]) -> tuple[Any, ...]:
     return progress["runId"], progress["batchId"], progress["timestamp"]
 
 

@@ -105,9 +105,8 @@ class Status:
         self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
         for source in progress["sources"]:
             with contextlib.suppress(ValueError, TypeError, AttributeError):  # of another kind
-                end = source["endOffset"]
-                found = json.loads(end) if isinstance(end, str) else end
-                self.offsets |= {name: int(at) for name, (at, _) in found.items()}
+                found = source["endOffset"].items()
+                self.offsets |= {name: int(at) for name, (at, _) in found}
 
 
 def written_in(progress: Mapping[str, Any]) -> int | None:
