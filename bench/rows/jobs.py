@@ -29,18 +29,20 @@ _READ = 1 << 20
 
 
 def verify(setting: Setting) -> Row:
-    """From the disk, which is where a store is that is worth a job, and from memory."""
-    lines = []
+    """From the disk, which is where a store is that is worth a job, and from memory. Each path has a
+    store of a size for which the command would choose it."""
+    lines, sizes = [], setting.sizes.pipeline
     with setting.scratch("pipeline") as folder:
         sparking = Sparking(folder)
         try:
             for codec in ("none", "s2"):
-                root = _store(folder / codec, setting.sizes.pipeline.stored, codec)
-                for where in ("disk", "memory"):
-                    for path in ("this process", "Spark"):
-                        line = _line(setting, sparking, root, path=path, where=where)
-                        line.title = f"verify, {path}, from {where}, {codec}"
-                        lines.append(line)
+                for path, stored in (("this process", sizes.stored), ("Spark", sizes.spread)):
+                    with setting.scratch("store") as place:
+                        root = _store(place, stored, codec)
+                        for where in ("disk", "memory"):
+                            line = _line(setting, sparking, root, path=path, where=where)
+                            line.title = f"verify, {path}, from {where}, {codec}"
+                            lines.append(line)
         finally:
             sparking.stop()
     return Row(1, "verify", "verify beside plain reads", lines)
@@ -48,11 +50,12 @@ def verify(setting: Setting) -> Row:
 
 def _store(folder: Path, stored: int, codec: str) -> str:
     """A store with one stream, on the disk. What is in it compresses to about two thirds."""
+    values = [os.urandom(_VALUE // 2) + bytes(_VALUE // 2) for _ in range(_AT_ONCE)]
+    messages = [(os.urandom(8).hex(), value) for value in values]
     with tailrace.open(str(folder), flush="none", upkeep=False) as store:
         stream = store.stream("events", compression=codec)
         for _ in range(max(stored // (_VALUE * _AT_ONCE), 1)):
-            values = [os.urandom(_VALUE // 2) + bytes(_VALUE // 2) for _ in range(_AT_ONCE)]
-            stream.publish_many([(os.urandom(8).hex(), value) for value in values])
+            stream.publish_many(messages)
     os.sync()  # so that it can be forgotten
     root = find_store(str(folder))
     assert root is not None

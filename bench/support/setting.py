@@ -66,6 +66,7 @@ class PipelineSizes:
     """How much the rows about whole stores have to do."""
 
     stored: int  # bytes of values in a store
+    spread: int  # in one that is large enough for Spark
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ FULL = Sizes(
         peer_seconds=0.5,
     ),
     spark=SparkSizes(small=5_000_000, large=1_000_000),
-    pipeline=PipelineSizes(stored=300_000_000),
+    pipeline=PipelineSizes(stored=300_000_000, spread=4_300_000_000),
 )
 QUICK = Sizes(
     rounds=3,
@@ -193,7 +194,7 @@ QUICK = Sizes(
         peer_seconds=0.1,
     ),
     spark=SparkSizes(small=400_000, large=80_000),
-    pipeline=PipelineSizes(stored=60_000_000),
+    pipeline=PipelineSizes(stored=60_000_000, spread=60_000_000),
 )
 TINY = Sizes(  # for the test of the benchmark itself
     rounds=1,
@@ -240,7 +241,7 @@ TINY = Sizes(  # for the test of the benchmark itself
         peer_seconds=0.01,
     ),
     spark=SparkSizes(small=800, large=400),
-    pipeline=PipelineSizes(stored=2_000_000),
+    pipeline=PipelineSizes(stored=2_000_000, spread=2_000_000),
 )
 
 
