@@ -29,8 +29,8 @@ _READ = 1 << 20
 
 
 def verify(setting: Setting) -> Row:
-    """From the disk, which is where a store is that is worth a job, and from memory. Each path has a
-    store of a size for which the command would choose it."""
+    """From the disk, which is where a store is that is worth a job, and from memory. Each path has
+    a store of a size for which the command would choose it."""
     lines, sizes = [], setting.sizes.pipeline
     with setting.scratch("pipeline") as folder:
         sparking = Sparking(folder)
