@@ -24,6 +24,17 @@ from tests.spark.lake.making import make_archive
 T0 = 1_700_000_000_000
 
 
+# Times in milliseconds that Spark has, and Python has only the last of.
+FAR = {
+    -62_135_596_800_001: "0000-12-31T23:59:59.999Z",
+    -(2**63 // 1000): "-290308-12-21T19:59:05.225Z",
+    (2**63 - 1) // 1000: "+294247-01-10T04:00:54.775Z",
+    253_402_300_800_000: "+10000-01-01T00:00:00.000Z",
+    10**15 - 1: "+33658-09-27T01:46:39.999Z",
+    -1: "1969-12-31T23:59:59.999Z",
+}
+
+
 class Done(NamedTuple):
     code: int
     out: str
@@ -72,7 +83,28 @@ LINES = {
     ],
     "elsewhere": ["SELECT string(value) AS v FROM orders", "--json", "--store", "../sql-other"],
     "nowhere": ["SELECT 1", "--store", "nowhere"],
+    "far": ["SELECT timestamp, expires_at FROM far ORDER BY offset", "--store", "../sql-other"],
+    "far in csv": [
+        "SELECT timestamp FROM far ORDER BY offset",
+        *("--output", "csv", "--store", "../sql-other"),
+    ],
+    "far in json": [
+        (
+            "SELECT array(timestamp, null) a, map(date(timestamp), 1) m, "
+            "named_struct('t', timestamp) s, timestamp + interval 1 microsecond AS t, "
+            "if(offset < 9, null, named_struct('t', timestamp)) z FROM far ORDER BY offset"
+        ),
+        *("--json", "--store", "../sql-other", "--conf", "spark.sql.session.timeZone=UTC"),
+    ],
     "inserted": ["INSERT INTO orders SELECT 'x' AS value"],
+    "dropped": ["DROP TABLE orders"],
+    "dropped if there": ["DROP VIEW IF EXISTS `events.eu`"],
+    "renamed": ["ALTER TABLE Orders RENAME TO others"],
+    "deleted": ["DELETE FROM orders o WHERE o.offset = 1"],
+    "merged": [
+        "MERGE INTO orders USING unused ON orders.key = unused.key WHEN MATCHED THEN DELETE"
+    ],
+    "dropped another": ["DROP TABLE IF EXISTS nothing"],
     "natural": ["SELECT count(*) AS n FROM orders NATURAL JOIN orders o", "--json"],
     "unused": ["SELECT * FROM unused", "--json"],
     "dotted": ["SELECT string(value) AS v FROM `events.eu`", "--json"],
@@ -196,6 +228,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.stream("damaged").publish_many([b"x" * 1000] * 10)
     with tailrace.open(folder.parent / "sql-other", upkeep=False) as store:
         store.stream("orders").publish(b"another")
+        for time in FAR:
+            store.stream("far").publish(b"", timestamp=time)
     [segment] = (folder / "data/queue/queues/damaged/segments").glob("*.seg")
     data = bytearray(segment.read_bytes())
     data[200] ^= 0xFF
@@ -300,6 +334,18 @@ def test_json(ran: dict[str, Done]) -> None:
     assert "'offset' is there twice" in refused(ran["twice"])
 
 
+def test_times_that_python_does_not_have(ran: dict[str, Done]) -> None:
+    told = list(FAR.values())
+    assert ran["far"].out.split() == ["timestamp", "expires_at", *told]
+    assert ran["far in csv"].out.split() == ["timestamp", *told]
+    found = rows(ran["far in json"])
+    assert [row["a"] for row in found] == [[each, None] for each in told]
+    assert [row["m"] for row in found] == [{each.partition("T")[0]: 1} for each in told]
+    assert [row["s"] for row in found] == [{"t": each} for each in told]
+    assert [row["t"] for row in found] == [each.replace("Z", "001Z") for each in told]
+    assert {row["z"] for row in found} == {None}
+
+
 def test_another_store(ran: dict[str, Done]) -> None:
     assert rows(ran["elsewhere"]) == [{"v": "another"}]
     assert "there is no store in nowhere" in refused(ran["nowhere"])
@@ -349,7 +395,9 @@ def test_what_is_wrong_is_one_line(ran: dict[str, Done]) -> None:
     assert refused(ran["unknown"]) == expected
     assert "`events.eu`" in refused(ran["undotted"])
     assert "spark.sql.caseSensitive=true" in refused(ran["alike"])
-    assert refused(ran["inserted"]).startswith("SQL only reads queues: ")
+    for name in ("inserted", "dropped", "dropped if there", "renamed", "deleted", "merged"):
+        assert refused(ran[name]).startswith("SQL only reads queues: ")
+    assert ran["dropped another"] == Done(0, "", "")
     damaged = refused(ran["damaged"])
     assert damaged.startswith("rows are lost, which cannot be read: ")
     assert "00000000000000000000.seg" in damaged

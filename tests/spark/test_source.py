@@ -18,6 +18,7 @@ from tailrace.errors import ConfigError, OffsetOutOfRange, TailraceError
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.repair import recover
 from tests.log.helpers import flip
+from tests.queue.fluxmq_store import write_queue
 from tests.spark.support import (
     T0,
     as_row,
@@ -201,15 +202,31 @@ def test_what_others_have_written(tmp_path: Path) -> None:
         [("_expires_at", b"99999999999999999999999")],
         [("_topic", "$queue/q/ä"), ("_expires_at", str(T0)), ("x", b"1")],
         [],
+        [("_topic", b"\xff/a"), ("_expires_at", b"+5")],
     ]
     with open_store(tmp_path) as store:
         log = store.queue("q").log
         log.append([Record(timestamp=T0, value=b"v", headers=each) for each in headers])
     found = read(tmp_path, queue="q")
-    assert column(found, "topic") == ["\ufffd/a", None, "$queue/q/ä", None]
-    assert column(found, "routing_key") == ["", "", "ä", ""]
-    assert column(found, "expires_at") == [None, None, moment(T0), None]
-    assert [len(row["headers"]) for row in found] == [0, 0, 1, 0]
+    assert column(found, "topic") == ["\ufffd/a", None, "$queue/q/ä", None, "\ufffd/a"]
+    assert column(found, "routing_key") == ["", "", "ä", "", ""]
+    assert column(found, "expires_at") == [None, None, moment(T0), None, None]
+    assert [len(row["headers"]) for row in found] == [0, 0, 1, 0, 0]
+
+
+def test_expiry_as_far_away_as_spark_has_times(tmp_path: Path) -> None:
+    from tailrace import Record
+    from tailrace.spark.columns import MOST_MS
+
+    given: list[Any] = [10**15, MOST_MS, MOST_MS + 1, 10**18 - 1, 2**63 - 1, 2**63, f"{T0:030}"]
+    with open_store(tmp_path) as store:
+        queue = store.queue("q")
+        queue.log.append([Record(headers=[("_expires_at", str(each))]) for each in given])
+        assert [message.expires_at for message in queue.read()] == [int(each) for each in given]
+    reader, [part] = splits(tmp_path, "expires_at", queue="q")
+    [batch] = reader.read(part)  # Python has no such times
+    micros = batch.column("expires_at").view(pa.int64()).to_pylist()
+    assert micros == [10**18, MOST_MS * 1000, None, None, None, None, T0 * 1000]
 
 
 # --- which queues ---------------------------------------------------------------------------
@@ -407,6 +424,28 @@ def test_filters_are_those_of_groups(tmp_path: Path, pattern: str) -> None:
         with queue.consumer("g", filter=pattern) as consumer:
             expected = [message.offset for message in consumer.receive(100)]
     assert offsets(tmp_path, queue="q", filter=pattern) == expected
+
+
+def test_a_range_of_times_reads_only_its_segments(tmp_path: Path, spark: Any) -> None:
+    """The others hold nothing that could be read."""
+    from pyspark.errors import PySparkException
+
+    from tailrace.spark import table as begin
+
+    fill(tmp_path, "s", 140)
+    *whole, _ = files = segments(tmp_path, "s")  # the last one tells where the log ends
+    starts = [int(file.stem) for file in files]
+    assert len(whole) > 4
+    first, last = starts[2] + 1, starts[3] - 1  # in one segment
+    for file in whole:
+        if file != files[2]:
+            file.write_bytes(b"\xff" * file.stat().st_size)
+    events = begin(spark, str(tmp_path), "s")
+    found = events.since(T0 + first * 1000).until(T0 + last * 1000)
+    assert found.columns().df().count() == last - first
+    assert offsets_of(found) == list(range(first, last))
+    with pytest.raises(PySparkException, match="rows are lost, which cannot be read"):
+        events.columns().df().count()
 
 
 def test_all_of_it_together(data: Path, spark: Any) -> None:
@@ -680,6 +719,15 @@ def test_another_queue_of_the_same_name(data: Path) -> None:
         list(reader.read(parts[0]))
 
 
+def test_a_queue_of_fluxmqs_is_opened_for_writing_after_the_plan(tmp_path: Path) -> None:
+    """Which gives it its incarnation."""
+    write_queue(tmp_path / "queue", "orders", [b"a", b"b"])
+    reader, [part] = splits(tmp_path, "offset", queue="orders")
+    with open_store(tmp_path):
+        pass
+    assert column(rows(reader.read(part)), "offset") == [0, 1]
+
+
 # --- Spark ----------------------------------------------------------------------------------
 
 
@@ -779,6 +827,7 @@ def test_the_builder(data: Path, spark: Any) -> None:
     assert offsets_of(whole.offsets(50).since(T0 + 10_000)) == list(range(50, 60))
     assert offsets_of(whole.offsets(0, 5).until(soon)) == list(range(5))
     assert offsets_of(whole.keys(b"k1", "k2").offsets(0, 6)) == [1, 2, 4, 5]
+    assert offsets_of(whole.since(str(T0 + 58_000))) == [58, 59]
     assert whole.since("2h").df().count() == 0
     assert whole.until("2h").df().count() == 60
     assert whole.since(soon.isoformat()).filter("#").df().count() == 40

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tailrace.errors import ConfigError, InvalidName, TailraceError
+from tests.queue.fluxmq_store import write_queue
 from tests.spark.support import T0, fill, open_store, rows, said, schema, source
 
 LIMITED = pytest.mark.spark("4.2")  # from which on a trigger has a limit
@@ -114,6 +115,24 @@ def test_a_recreated_queue_is_refused(spark: Any, tmp_path: Path) -> None:
             query.run()
         assert "deleted and made anew" in str(caught.value)
         assert "a streaming query needs a new checkpoint" in str(caught.value)
+
+
+def test_a_store_of_fluxmqs_is_opened_for_writing_later(spark: Any, tmp_path: Path) -> None:
+    """Which gives its queues their incarnations: the query goes on, and knows them from then on."""
+    from pyspark.errors import StreamingQueryException
+
+    data = tmp_path / "data"
+    write_queue(data / "queue", "s", [b"a", b"b"], Type="stream")
+    query = Query(spark, data, tmp_path / "checkpoint", queue="s", startingOffsets="earliest")
+    assert query.run() == [2]
+    fill(data, "s", 3)
+    assert query.run() == [3]
+    assert query.run() == []
+    with open_store(data) as store:
+        store.delete("s")
+    fill(data, "s", 9)
+    with pytest.raises(StreamingQueryException, match="deleted and made anew"):
+        query.run()
 
 
 def test_retention_passes_a_query(spark: Any, tmp_path: Path) -> None:
@@ -309,6 +328,27 @@ def test_a_recreated_queue_is_refused_however_long_it_is(tmp_path: Path) -> None
             reader.partitions(start, end)
 
 
+@LIMITED
+def test_an_incarnation_that_is_not_known_yet_is_learned(tmp_path: Path) -> None:
+    """Also if no message has come since; and a batch that is run again may begin without it."""
+    write_queue(tmp_path / "queue", "s", [b"a", b"b"])
+    reader = stream_reader(tmp_path, queue="s", startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, limit(10))
+    assert (start, end) == ({"s": [0, ""]}, {"s": [2, ""]})
+    with open_store(tmp_path) as store:
+        incarnation = store.get("s").settings.incarnation
+    assert batch(reader, start, end) == [("s", 0), ("s", 1)]
+    learned = reader.latestOffset(end, limit(10))
+    assert learned == {"s": [2, incarnation]}
+    assert batch(reader, end, learned) == []
+    with open_store(tmp_path) as store:
+        store.delete("s")
+    fill(tmp_path, "s", 5)
+    with pytest.raises(TailraceError, match="deleted and made anew"):
+        reader.partitions(learned, reader.latestOffset(learned, limit(10)))
+
+
 # --- group ----------------------------------------------------------------------------------
 
 
@@ -341,6 +381,18 @@ def test_progress_is_of_the_queue_that_was_read(tmp_path: Path) -> None:
         assert store.stream("a").groups() == []
         store.delete("a")
     reader.commit(end)
+
+
+@LIMITED
+def test_progress_in_a_queue_of_fluxmqs(tmp_path: Path) -> None:
+    """To note it is what gives the queue its incarnation."""
+    write_queue(tmp_path / "queue", "s", [b"a", b"b", b"c"], Type="stream")
+    reader = stream_reader(tmp_path, queue="s", startingOffsets="earliest", group="g")
+    end = reader.latestOffset(reader.initialOffset(), limit(2))
+    reader.commit(end)
+    with open_store(tmp_path) as store:
+        assert [group.committed for group in store.stream("s").groups()] == [2]
+    assert batch(reader, end, reader.latestOffset(end, limit(2))) == [("s", 2)]
 
 
 @LIMITED

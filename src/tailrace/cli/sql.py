@@ -155,7 +155,7 @@ def _write(found: DataFrame, wanted: str, folder: str | None, limit: int | None)
         click.echo(f"wrote {rows}to {folder}")
     elif wanted == "table":
         shown = limit or _SHOWN
-        first: list[Any] = found.limit(shown + 1).collect()
+        first: list[Any] = sql_output.with_told_times(found.limit(shown + 1)).collect()
         sql_output.print_rows(found.schema, first[:shown])
         if len(first) > shown:
             more = "there are more: --limit shows them, --output csv or json all"
@@ -163,4 +163,5 @@ def _write(found: DataFrame, wanted: str, folder: str | None, limit: int | None)
     else:
         found = found if limit is None else found.limit(limit)
         write = sql_output.write_csv if wanted == "csv" else sql_output.write_json
-        write(found.schema, found.toLocalIterator(prefetchPartitions=True), sys.stdout)
+        told = sql_output.with_told_times(found)
+        write(found.schema, told.toLocalIterator(prefetchPartitions=True), sys.stdout)

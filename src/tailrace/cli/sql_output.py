@@ -1,6 +1,7 @@
 """Rows of a DataFrame as a table for people, as CSV, as JSON lines, and as Parquet.
 
-Bytes are shown as text where they are that, as in other commands.
+Bytes are shown as text where they are that, as in other commands. Times are made text by Spark: it
+has some that Python has not, of years before 1 and after 9999.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,11 +24,69 @@ from tailrace.cli.output import as_json
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["print_rows", "write_csv", "write_json", "write_parquet"]
+__all__ = ["print_rows", "with_told_times", "write_csv", "write_json", "write_parquet"]
 
 _WIDEST = 10_000  # where no terminal sets a limit
+_SECOND: Final = 1_000_000  # in microseconds
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+
+
+# --- times ----------------------------------------------------------------------------------
+
+
+def with_told_times(found: DataFrame) -> DataFrame:
+    """With text for all times. Names of columns are other ones, since some may be there twice."""
+    names = [f"_{place}" for place in range(len(found.columns))]
+    frame = found.toDF(*names)
+    return frame.select(
+        *(
+            _told(frame[name], field.dataType)
+            for name, field in zip(names, found.schema.fields, strict=True)
+        )
+    )
+
+
+def _told(column: Column, kind: Any) -> Column:
+    """The same of a column whose type is, or has in it, that of a time."""
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    if not any(name in kind.json() for name in ("timestamp", "date")):
+        return column
+    match kind:
+        case t.TimestampType():
+            return _moment(column)
+        case t.TimestampNTZType() | t.DateType():
+            return column.cast("string")
+        case t.ArrayType():
+            return f.transform(column, lambda each: _told(each, kind.elementType))
+        case t.MapType():
+            keys = f.transform_keys(column, lambda key, _: _told(key, kind.keyType))
+            return f.transform_values(keys, lambda _, value: _told(value, kind.valueType))
+        case t.StructType():
+            fields = [_told(column[each.name], each.dataType).alias(each.name) for each in kind]
+            return f.when(column.isNotNull(), f.struct(*fields))
+    return column
+
+
+def _moment(time: Column) -> Column:
+    """In UTC. Spark would write it in the zone of its session."""
+    from pyspark.sql import functions as f
+
+    def div(number: Column, by: int) -> Column:
+        return f.call_function("div", number, f.lit(by))  # `/` is no longer a whole number
+
+    micros = f.unix_micros(time)
+    day = div(micros, _DAY) - f.when(micros % _DAY < 0, 1).otherwise(0)
+    rest = f.pmod(micros, f.lit(_DAY))
+    units = [div(rest, _HOUR), div(rest, _MINUTE) % 60, div(rest, _SECOND) % 60, rest % _SECOND]
+    clock = f.regexp_replace(f.format_string("%02d:%02d:%02d.%06d", *units), "000$", "")
+    date = f.date_from_unix_date(day.cast("int")).cast("string")
+    return f.concat(date, f.lit("T"), clock, f.lit("Z"))
 
 
 # --- values ---------------------------------------------------------------------------------
@@ -42,9 +101,7 @@ def plain(value: Any, of_bytes: Callable[[bytes], object] = as_json) -> Any:
             return value if math.isfinite(value) else str(value)  # JSON has no such numbers
         case bytes() | bytearray():
             return of_bytes(bytes(value))
-        case datetime():
-            return _moment(value)
-        case date() | Decimal() | timedelta():
+        case Decimal() | timedelta():
             return str(value)
         case dict():  # keys may be anything there
             return {_name(key): plain(each, of_bytes) for key, each in value.items()}
@@ -58,13 +115,6 @@ def plain(value: Any, of_bytes: Callable[[bytes], object] = as_json) -> Any:
 def _name(key: Any) -> str:
     made = plain(key, _shown_bytes)
     return made if isinstance(made, str) else json.dumps(made)
-
-
-def _moment(value: datetime) -> str:
-    """In UTC. pyspark gives local time, and does not say so."""
-    moment = value.astimezone(UTC)
-    digits = "microseconds" if moment.microsecond % 1000 else "milliseconds"
-    return moment.isoformat(timespec=digits).replace("+00:00", "Z")
 
 
 def _shown_bytes(value: bytes) -> str:
@@ -91,16 +141,6 @@ def _visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _values(schema: Any, rows: Iterable[Any]) -> Iterator[list[Any]]:
-    """The values of rows. Times of no zone are those of no zone."""
-    bare = [field.dataType.simpleString() == "timestamp_ntz" for field in schema.fields]
-    for row in rows:
-        yield [
-            str(value) if is_bare and value is not None else value
-            for value, is_bare in zip(row, bare, strict=True)
-        ]
-
-
 # --- rows -----------------------------------------------------------------------------------
 
 
@@ -118,7 +158,7 @@ def print_rows(schema: Any, rows: list[Any]) -> None:
         )
         justify: Any = "right" if is_number else "left"
         table.add_column(Text(field.name), justify=justify, no_wrap=True, overflow="ellipsis")
-    for row in _values(schema, rows):
+    for row in rows:
         table.add_row(*(Text(_visible(shown(value))) for value in row))
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -132,7 +172,7 @@ def print_rows(schema: Any, rows: list[Any]) -> None:
 def write_csv(schema: Any, rows: Iterable[Any], out: IO[str]) -> None:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(field.name for field in schema.fields)
-    writer.writerows([shown(value) for value in row] for row in _values(schema, rows))
+    writer.writerows([shown(value) for value in row] for row in rows)
 
 
 def write_json(schema: Any, rows: Iterable[Any], out: IO[str]) -> None:
@@ -140,7 +180,7 @@ def write_json(schema: Any, rows: Iterable[Any], out: IO[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise TailraceError(f"the column {name!r} is there twice; rename one of them with AS")
-    for row in _values(schema, rows):
+    for row in rows:
         made = {name: plain(value) for name, value in zip(names, row, strict=True)}
         out.write(json.dumps(made) + "\n")
 

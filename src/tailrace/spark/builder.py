@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from datetime import datetime
 from itertools import pairwise
@@ -46,7 +47,8 @@ class Table:
         return Table(self._spark, self._path, self._queue, given, self._columns)
 
     def since(self, when: str | int | datetime) -> Table:
-        """Only messages from then on: how long ago ("2h"), a time, or milliseconds since 1970."""
+        """Only messages from then on: how long ago ("2h"), a time, or milliseconds since 1970,
+        also as text."""
         return self._with(startingTimestamp=_moment(when, "since"), exactTimestamps="true")
 
     def until(self, when: str | int | datetime) -> Table:
@@ -128,8 +130,8 @@ def _moment(when: str | int | datetime, word: str) -> int:
         if when.tzinfo is None:
             raise ConfigError(f"{word}: {when} has no time zone")
         return round(when.timestamp() * 1000)
-    if isinstance(when, int):
-        return when
+    if isinstance(when, int) or re.fullmatch("-?[0-9]+", when):
+        return int(when)
     try:
         return _moment(datetime.fromisoformat(when), word)
     except ValueError:

@@ -7,7 +7,7 @@ decoded, in the kernel; what is made of it here is made a column at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -197,7 +197,7 @@ class Decoder:
         arrays = [made[name] for name in self._projection.names]
         if not arrays:  # a count is an answer, too
             rows = batch.num_rows if kept is None else kept.true_count
-            empty: Any = pa.array([{}] * rows, pa.struct([]))
+            empty: Any = pa.Array.from_buffers(pa.struct([]), rows, [None])
             return pa.RecordBatch.from_struct_array(empty)
         found = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         return found if kept is None else found.filter(kept)
@@ -264,31 +264,37 @@ class Decoder:
 
 def time_of(milliseconds: Any) -> Any:
     """As Spark has times; null where there are no such microseconds."""
+    return pc.multiply(_tellable(milliseconds), 1000).view(_TIME)
+
+
+def _tellable(milliseconds: Any) -> Any:
+    """Null where microseconds cannot tell them."""
     bounds = pc.min_max(milliseconds).as_py()
     if bounds["min"] is not None and (bounds["min"] < -MOST_MS or bounds["max"] > MOST_MS):
         is_time = pc.and_(
             pc.greater_equal(milliseconds, -MOST_MS), pc.less_equal(milliseconds, MOST_MS)
         )
         milliseconds = pc.if_else(is_time, milliseconds, None)
-    return pc.multiply(milliseconds, 1000).view(_TIME)
+    return milliseconds
 
 
 def numbers(column: Any) -> Any:
     """Milliseconds as text; null where it is no number, or one that microseconds cannot tell."""
     if column.null_count == len(column):  # as it mostly is
         return pa.nulls(len(column), pa.int64())
-    is_number = pc.match_substring_regex(column, rb"\A[0-9]{1,15}\z")
-    return pc.if_else(is_number, column, None).cast(pa.string()).cast(pa.int64())
+    is_number = pc.match_substring_regex(column, rb"\A0*[0-9]{1,18}\z")  # which 64 bits can hold
+    return _tellable(pc.if_else(is_number, column, None).cast(pa.string()).cast(pa.int64()))
 
 
 def texts(column: Any) -> Any:
-    """Bytes as text. Others may have written what is no UTF-8."""
+    """Bytes as text. Others may have written what is no UTF-8; then each that differs from the
+    others is looked at once."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        values: Sequence[bytes | None] = column.to_pylist()
-        decoded = [None if value is None else value.decode(errors="replace") for value in values]
-        return pa.array(decoded, pa.string())
+        coded = column.dictionary_encode()
+        decoded = [value.decode(errors="replace") for value in coded.dictionary.to_pylist()]
+        return pa.array(decoded, pa.string()).take(coded.indices)
 
 
 def routing_keys(queue: str, topic: Any) -> Any:

@@ -237,22 +237,24 @@ def _offsets(options: Mapping[str, str], name: str, default: str) -> Start:
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     try:
-        document = json.loads(text)
-        found = {
-            queue: offset["0"] if isinstance(offset, dict) else offset
-            for queue, offset in document.items()
-        }
-    except (AttributeError, KeyError, ValueError):
+        given = json.loads(text).items()
+    except (AttributeError, ValueError):
         raise ConfigError(
             f"{name}: expected 'earliest', 'latest' or JSON such as {{\"orders\": 5}}, got {text!r}"
         ) from None
-    for queue, offset in found.items():
-        if type(offset) is not int or offset < -2:
-            raise ConfigError(
-                f"{name}: expected an offset of {queue!r}, from 0 on, or -2 for the earliest, or "
-                f"-1 for the latest; got {offset!r}"
-            )
-    return found
+    return {queue: _offset(offset, queue, name) for queue, offset in given}
+
+
+def _offset(given: Any, queue: str, name: str) -> int:
+    if isinstance(given, dict) and given.keys() != {"0"}:
+        raise ConfigError(f"{name}: {queue!r} has one partition, which is 0; got {given}")
+    offset = given["0"] if isinstance(given, dict) else given
+    if type(offset) is not int or offset < -2:
+        raise ConfigError(
+            f"{name}: expected an offset of {queue!r}, from 0 on, or -2 for the earliest, or "
+            f"-1 for the latest; got {offset!r}"
+        )
+    return offset
 
 
 def _time(options: Mapping[str, str], name: str) -> int | None:

@@ -24,7 +24,19 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Decoder, Projection, Rows
 from tailrace.spark.kept import kept_log
 
-__all__ = ["Place", "Range", "Split", "behind", "cut", "lost", "pack", "parted", "read", "unseen"]
+__all__ = [
+    "Place",
+    "Range",
+    "Split",
+    "behind",
+    "cut",
+    "is_same",
+    "lost",
+    "pack",
+    "parted",
+    "read",
+    "unseen",
+]
 
 
 class Range(NamedTuple):
@@ -96,12 +108,18 @@ class Place:
         found = self.queues().get(queue)
         if found is None:
             raise TailraceError(f"the queue {queue!r} of {self.path} was deleted meanwhile")
-        if found.incarnation != incarnation:
+        if not is_same(found, incarnation):
             raise TailraceError(
                 f"the queue {queue!r} of {self.path} was deleted and made anew: offsets of the old "
                 "one mean nothing in it. Load the table again; a streaming query needs a new "
                 "checkpoint"
             )
+
+
+def is_same(queue: QueueSettings, incarnation: str) -> bool:
+    """Is it the queue of this incarnation? A queue of FluxMQ's has none until somebody opens the
+    store for writing, so one that was not known yet is compared with nothing."""
+    return incarnation in ("", queue.incarnation)
 
 
 def cut(log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int) -> Iterator[Range]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.queue.store import Store
+from tailrace.spark.planning import is_same
 
 __all__ = ["commit_progress"]
 
@@ -15,5 +16,5 @@ def commit_progress(path: str, group: str, end: dict[str, list[Any]]) -> None:
     with Store(path, upkeep=False) as store:
         for name, (offset, incarnation) in end.items():
             settings = store.registry.current().get(name)
-            if settings is not None and settings.incarnation == incarnation:
+            if settings is not None and is_same(settings, incarnation):
                 store.stream(name).group(group).seek(offset)

@@ -182,7 +182,7 @@ def first_of(log: Bounded, name: str, options: SourceOptions) -> int:
 
 class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[misc]
     """`spark.readStream`. An offset of Spark's is where each queue was read up to:
-    `{"orders": [17, "5d2f…"]}`, with the queue's incarnation."""
+    `{"orders": [17, "5d2f…"]}`, with the queue's incarnation; `""` if it had none yet."""
 
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         super().__init__(options, projection)

@@ -65,6 +65,20 @@ _MAKES_TABLES: Final = (
     "ReplaceTable",
     "ReplaceTableAsSelect",
 )
+_CHANGES_TABLES: Final = (
+    "AlterViewAs",
+    "DeleteFromTable",
+    "DropTable",
+    "DropView",
+    "MergeIntoTable",
+    "RenameTable",
+    "TruncateTable",
+    "UpdateTable",
+)
+_ONLY_READS: Final = (
+    "SQL only reads queues: `tailrace publish`, a pipeline or df.write put rows into one, and "
+    "`tailrace delete` deletes one"
+)
 _LISTS: Final = ("ShowTables", "ShowTablesExtended", "ShowViews")
 _KINDS: Final = {**COLUMNS, "headers": HEADERS_AS["array"]}
 _POSITION: Final = re.compile(r"\(?\bline (\d+),? pos(?:ition)? (\d+)\)?")
@@ -94,6 +108,8 @@ def query(
     kind = str(parsed.getClass().getSimpleName())
     if kind in _MAKES_TABLES:
         _check_stays(spark, parsed)
+    if kind in _CHANGES_TABLES and views.alike(".".join(_target(parsed))):
+        raise TailraceError(_ONLY_READS)
     try:
         if kind in _LISTS:
             for name in queues:
@@ -147,9 +163,7 @@ class _Views:
 
     def _queue(self, parts: list[str], place: str) -> str:
         name = ".".join(parts)
-        alike = [queue for queue in self._queues if queue == name]
-        if not self._is_exact:
-            alike = [queue for queue in self._queues if queue.lower() == name.lower()]
+        alike = self.alike(name)
         if len(alike) > 1:
             raise TailraceError(
                 f"{place}there are the queues {', '.join(sorted(alike))}, which are one name to "
@@ -161,6 +175,12 @@ class _Views:
         if len(parts) > 1:
             raise TailraceError(f"{place}write the name of a queue with dots as `{name}`")
         return alike[0]
+
+    def alike(self, name: str) -> list[str]:
+        """The queues that are of this name to Spark."""
+        if self._is_exact:
+            return [queue for queue in self._queues if queue == name]
+        return [queue for queue in self._queues if queue.lower() == name.lower()]
 
     @cached_property
     def _nothing(self) -> DataFrame:
@@ -239,6 +259,16 @@ def _check_stays(spark: SparkSession, parsed: Any) -> None:
         )
 
 
+def _target(parsed: Any) -> list[str]:
+    """The name of the table that a command changes, which it has first."""
+    first = next(node for node in _nodes(parsed) if not node.children().size())
+    kind = first.nodeName()
+    if not kind.startswith("Unresolved"):
+        return []  # an expression tells
+    bare = kind == "UnresolvedIdentifier"
+    return list(_each(first.nameParts() if bare else first.multipartIdentifier()))
+
+
 def needed(frame: DataFrame) -> list[str]:
     """The columns on which it depends what comes of a query, by its plan. By name alone, which may
     be too many."""
@@ -304,7 +334,7 @@ def describe(error: BaseException) -> str:
     """An error of Spark's in a line, with the place in the statement if it knows one."""
     text = str(error)
     if text.startswith("[UNSUPPORTED_INSERT"):  # it would name what stands for the queue here
-        return "SQL only reads queues: `tailrace publish`, a pipeline or df.write put rows into one"
+        return _ONLY_READS
     ends = [_PYTHON_ERROR.search(text, each.end()) for each in _TRACEBACK.finditer(text)]
     raised = [each for each in ends if each is not None]
     ours = [each for each in raised if each[1].startswith("tailrace.")]
