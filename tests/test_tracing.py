@@ -106,7 +106,7 @@ def test_delayed_messages_carry_it(
     spans: InMemorySpanExporter, store: tailrace.Store, queue: Queue
 ) -> None:
     with tracer.start_as_current_span("work") as work:
-        queue.publish(b"x", deliver_at=0)
+        queue.publish(b"x", delay=0)
     [scheduled] = queue.delayed()
     assert scheduled.headers["traceparent"] == header_of(work)
     store.deliver_due()

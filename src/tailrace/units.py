@@ -13,6 +13,7 @@ from tailrace.errors import ConfigError
 
 __all__ = [
     "format_size",
+    "is_early",
     "parse_duration",
     "parse_size",
     "parse_span",
@@ -22,6 +23,8 @@ __all__ = [
 
 # FluxMQ's file counts times in nanoseconds, in 64 bits, and so do systems for who waits.
 _LONGEST_MS = (2**63 - 1) // 1_000_000
+
+_EARLIEST_MS = 10**11  # in 1973. Before it is a year, a date, or seconds, taken for milliseconds
 
 _MILLISECONDS = {
     "ms": 1,
@@ -65,6 +68,12 @@ def parse_span(value: str | float, key: str) -> int:
     if milliseconds > _LONGEST_MS:
         raise ConfigError(f"{key}: {value!r} is too long; 292 years are the most")
     return milliseconds
+
+
+def is_early(milliseconds: int, now_ms: int) -> bool:
+    """Is this a time since 1970 that nobody can mean? If the clock itself says such times, as in
+    a test, then somebody can."""
+    return milliseconds < _EARLIEST_MS <= now_ms
 
 
 def parse_size(value: str | int, key: str) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -65,9 +68,17 @@ def test_those_that_are_due_come_in_the_order_of_their_times(
     assert values_of(queue) == [b"0", b"a", b"b", b"c", b"e", b"f"]
 
 
-def test_what_is_due_already_comes_at_once(store: Store, queue: Queue) -> None:
-    queue.publish(b"past", deliver_at=1)
+def test_what_is_due_already_comes_at_once(store: Store, queue: Queue, clock: ManualClock) -> None:
+    queue.publish(b"past", deliver_at=clock.wall_ms() - 1)
     assert store.deliver_due() == 1
+
+
+def test_a_clock_that_begins_in_1970_knows_early_times(open_store: OpenStore) -> None:
+    with open_store(clock=ManualClock(5_000)) as store:
+        queue = store.queue("early")
+        queue.publish(b"x", deliver_at=6_000)
+        [found] = queue.delayed()
+        assert found.deliver_at == 6_000
 
 
 def test_times_in_every_form(clock: ManualClock) -> None:
@@ -95,6 +106,8 @@ def test_times_in_every_form(clock: ManualClock) -> None:
         ({"deliver_at": True}, TypeError, "whole number"),
         ({"deliver_at": -1}, ValueError, "deliver_at: -1 is before 1970"),
         ({"deliver_at": datetime(1969, 1, 1, tzinfo=UTC)}, ValueError, "is before 1970"),
+        ({"deliver_at": 1_800_000_000}, ValueError, "deliver_at: 1800000000 .* milliseconds"),
+        ({"deliver_at": datetime(1970, 1, 21, tzinfo=UTC)}, ValueError, "is long over"),
         ({"deliver_at": 2**60}, ValueError, "deliver_at: .* too late"),
         ({"delay": -1}, ConfigError, "delay"),
         ({"delay": "soon"}, ConfigError, "delay"),
@@ -635,6 +648,105 @@ def test_the_one_who_delivers_is_killed(awake: Store, tmp_path: Path) -> None:
         other.kill()
     arrives(queue, 3)
     assert values_of(queue) == [b"1", b"2", b"3"]
+
+
+@contextlib.contextmanager
+def stopped(process: subprocess.Popen[Any], store: Store, name: str) -> Iterator[None]:
+    """It does nothing, and is in nobody's way: it has no turn."""
+    lock = store.fs.lock(os.path.join(store.layout.delayed(store.get(name).incarnation), "lock"))
+    try:
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            if lock.acquire(wait=False):
+                lock.release()
+                break
+            process.send_signal(signal.SIGCONT)
+        yield
+    finally:
+        lock.close()
+        process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["nothing else", "something later"])
+def test_the_one_who_delivers_is_stopped(tmp_path: Path, later: bool) -> None:
+    """Another one does, until it goes on; each message comes once."""
+    with another_process(tmp_path / "data") as other:
+        other.ask("store.queue('q').publish(b'1', delay=0.01)")
+        eventually(lambda: other.ask("store._pump.is_delivering") == "True")
+        with tailrace.open(tmp_path / "data") as store:
+            queue = store.queue("q")
+            arrives(queue)
+            if later:
+                queue.publish(b"later", delay=3600)
+            assert not is_delivering(store)
+            with stopped(other.process, store, "q"):
+                came = arrives_after(queue, 2, queue.publish(b"2", delay=0.1).deliver_at)
+                assert came < 10
+                assert is_delivering(store)
+                queue.publish(b"3", delay=0.1)
+                arrives(queue, 3)
+            other.ask("store.queue('q').publish(b'4', delay=0.1)")
+            queue.publish(b"5", delay=0.2)
+            arrives(queue, 5)
+            assert values_of(queue) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def arrives_after(queue: Queue | Stream, count: int, due_ms: int) -> float:
+    """How many seconds after it was due."""
+    return (arrives(queue, count) - due_ms) / 1000
+
+
+def test_who_was_given_up_has_the_other_one_look_at_all_queues(awake: Store) -> None:
+    """It may have taken calls of which the other one does not know."""
+    queue, pump = awake.queue("q"), awake._pump
+    assert pump is not None
+    queue.publish(b"x", delay=0.01)
+    arrives(queue)
+    before = pump._number
+    with mock.patch.object(awake.alarm, "call_all", wraps=awake.alarm.call_all) as call_all:
+        awake.alarm.take_over()  # as another process does
+        eventually(lambda: pump._number != before)  # it has come back
+    call_all.assert_called_once()
+    queue.publish(b"y", delay=0.01)
+    arrives(queue, 2)
+
+
+@pytest.mark.parametrize("error", [OSError, ImportError, Closed])
+def test_it_is_not_tried_again_at_once(tmp_path: Path, error: type[Exception]) -> None:
+    tailrace.open(tmp_path / "data").close()
+    with mock.patch.object(Pump, "_attend", side_effect=error("it fails")) as attend:
+        with tailrace.open(tmp_path / "data"):
+            time.sleep(0.5)
+        assert attend.call_count == 1
+
+
+# What threads of ours import, and where. A child that is forked meanwhile never gets the rest.
+_IMPORTS = """
+import json, sys, threading, time
+found = []
+
+class Spy:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            found.append((threading.current_thread().name, name))
+
+sys.meta_path.insert(0, Spy())
+import tailrace
+
+store = tailrace.open(sys.argv[1], flush="async")
+queue = store.queue("q", retention={"max_records": 1}, flush_interval="10ms")
+queue.publish(b"x", delay=0.05)
+store.publish("nobody", b"x")
+with store.queue("q").consumer("g").receive(wait=10)[0] as message, message.auto_extend():
+    time.sleep(0.5)
+store.close()
+print(json.dumps(found))
+"""
+
+
+def test_threads_import_nothing(tmp_path: Path) -> None:
+    assert run_python(_IMPORTS, tmp_path / "data") == []
 
 
 def test_it_waits_until_somebody_comes(tmp_path: Path) -> None:

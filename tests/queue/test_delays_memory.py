@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ import random, sys, time
 import tailrace
 
 count, size, path, is_new = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4] == "new"
+where = sys.argv[5]
 rng = random.Random(7)
 first = peak()
 with tailrace.open(path, flush="async") as store:
@@ -35,7 +37,11 @@ with tailrace.open(path, flush="async") as store:
         now_ms = time.time_ns() // 1_000_000
         for _ in range(count):
             due_ms = now_ms + 3_600_000 + rng.randrange(10**9)
-            queue.publish(rng.randbytes(size), deliver_at=due_ms)
+            large = rng.randbytes(size)
+            if where == "value":
+                queue.publish(large, deliver_at=due_ms)
+            else:
+                queue.publish(b"x", headers=[("large", large)], deliver_at=due_ms)
     due = [each.deliver_at for each in queue.delayed(limit=3)]
     print(first, peak(), queue.delayed_count(), due == sorted(due))
 """
@@ -45,8 +51,8 @@ FEW = (15_000, 8 << 10, 80 << 10)
 MANY = (1_000_000, 100, 128 << 10)
 
 
-def schedule(path: Path, count: int, size: int, how: str) -> tuple[int, int]:
-    line = [sys.executable, "-c", _SCHEDULE, str(count), str(size), str(path), how]
+def schedule(path: Path, count: int, size: int, where: str, how: str) -> tuple[int, int]:
+    line = [sys.executable, "-c", _SCHEDULE, str(count), str(size), str(path), how, where]
     done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=1800)
     first, peak, there, in_order = done.stdout.split()
     assert in_order == "True"
@@ -55,23 +61,28 @@ def schedule(path: Path, count: int, size: int, how: str) -> tuple[int, int]:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
-    ("count", "size", "most_kib"),
-    [FEW, pytest.param(*MANY, marks=pytest.mark.long)],
+    ("where", "count", "size", "most_kib"),
+    [
+        ("value", *FEW),
+        ("headers", *FEW),
+        pytest.param("value", *MANY, marks=pytest.mark.long),
+    ],
     ids=str,
 )
 def test_what_is_scheduled_is_not_in_memory(
-    tmp_path: Path, count: int, size: int, most_kib: int
+    tmp_path: Path, where: str, count: int, size: int, most_kib: int
 ) -> None:
     for how in ("new", "again"):
-        growth_kib, there = schedule(tmp_path / "data", count, size, how)
+        growth_kib, there = schedule(tmp_path / "data", count, size, where, how)
         assert there == count
         assert growth_kib < most_kib, how
 
 
-def test_little_is_read_ahead_of_large_messages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fields", [(bytes(300_000),), (None, {"large": bytes(300_000)})], ids=len)
+def test_little_is_read_ahead_of_large_messages(tmp_path: Path, fields: tuple[Any, ...]) -> None:
     """There may be many runs, and each is read ahead of what is due."""
     fs, folder = OsFileSystem(), str(tmp_path / "run")
-    entries = [Entry((n, n), MESSAGE, Record(None, n, None, bytes(300_000))) for n in range(40)]
+    entries = [Entry((n, n), MESSAGE, Record(None, n, None, *fields)) for n in range(40)]
     info = write_run(fs, folder, entries, 0, {})
     assert info is not None
     run = Run(fs, folder, info)
@@ -84,11 +95,15 @@ def test_little_is_read_ahead_of_large_messages(tmp_path: Path) -> None:
 # A publisher without upkeep that is killed, and then who looks, and who delivers.
 _KILLED = """
 import os, random, sys, tailrace
-count, size, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+count, size, path, where = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 rng = random.Random(7)
 queue = tailrace.open(path, flush="async", upkeep=False).queue("q")
 for _ in range(count):
-    queue.publish(rng.randbytes(size), delay="1h")
+    large = rng.randbytes(size)
+    if where == "value":
+        queue.publish(large, delay="1h")
+    else:
+        queue.publish(b"x", headers={"large": large}, delay="1h")
 os._exit(0)
 """
 
@@ -106,16 +121,17 @@ print(first, peak(), total, len(found) == 3)
 
 
 @pytest.mark.no_cover
-def test_what_a_killed_publisher_has_left_is_not_in_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["value", "headers"])
+def test_what_a_killed_publisher_has_left_is_not_in_memory(tmp_path: Path, where: str) -> None:
     count, size, most_kib = FEW
     path = str(tmp_path / "data")
-    line = [sys.executable, "-c", _KILLED, str(count), str(size), path]
+    line = [sys.executable, "-c", _KILLED, str(count), str(size), path, where]
     subprocess.run(line, check=True, timeout=600)
     line = [sys.executable, "-c", _LOOK, path]
     done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=600)
     first, peak, total, are_there = done.stdout.split()
     assert (int(total), are_there) == (count, "True")
     assert int(peak) - int(first) < most_kib
-    growth_kib, there = schedule(tmp_path / "data", count, size, "again")
+    growth_kib, there = schedule(tmp_path / "data", count, size, where, "again")
     assert there == count
     assert growth_kib < most_kib

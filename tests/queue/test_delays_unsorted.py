@@ -38,7 +38,10 @@ def unsorted_bytes(disk: SimulatedDisk) -> int:
     folder = folder_of(disk)
     with Log(f"{folder}/incoming", read_only=True, fs=disk) as incoming:
         first = Manifest.load(disk, folder).incoming
-        return sum(len(record.value or b"") for record in incoming.read(first))
+        return sum(
+            len(record.value or b"") + sum(map(len, record.headers.values()))
+            for record in incoming.read(first)
+        )
 
 
 def schedule(machine: Machine, model: Model, queue: Queue, rng: random.Random) -> None:
@@ -82,9 +85,12 @@ def test_publishers_that_are_killed_after_a_few(machine: Machine, at_once: int) 
         check_delivery(machine, model)
 
 
+@pytest.mark.parametrize("where", ["value", "headers"])
 @pytest.mark.parametrize("compression", ["none", "s2"])
 @pytest.mark.parametrize("deaths", [False, True])
-def test_large_messages_count_for_more(machine: Machine, compression: str, deaths: bool) -> None:
+def test_large_messages_count_for_more(
+    machine: Machine, compression: str, deaths: bool, where: str
+) -> None:
     """What counts is what they take in memory, also of those that others have published."""
     most, size = 40_000, 3_000
     with mock.patch("tailrace.queue.schedule._BYTES_MOST", most):
@@ -93,7 +99,11 @@ def test_large_messages_count_for_more(machine: Machine, compression: str, death
             if deaths or number < 3:
                 queues.append(machine.open(flush="async").queue("q", compression=compression))
             queue = queues[-1] if deaths else queues[number % 3]
-            queue.publish(b"%d" % number + bytes(size), delay="1m")
+            value, large = b"%d" % number, bytes(size)
+            if where == "value":
+                queue.publish(value + large, delay="1m")
+            else:
+                queue.publish(value, headers={"large": large}, delay="1m")
             assert unsorted_bytes(machine.disk) <= 2 * most + size
             if deaths:
                 machine.kill()

@@ -129,6 +129,37 @@ def test_a_short_grace_beside_a_long_one(tmp_path: Path, how: str) -> None:
         assert names(store) == ["long"]
 
 
+def test_what_is_to_come_keeps_it(open_store: OpenStore, clock: ManualClock) -> None:
+    """And when it is there, a consumer has time to come."""
+    clock.set_wall(time.time_ns() // 1_000_000)
+    with open_store(expires_after="10s") as store:
+        store.publish("nobody/there", b"x", delay="1h")
+        [name] = names(store)
+        clock.advance(3_599)
+        store._sweep()
+        assert names(store) == [name]
+        long_ago(store, name)
+        store._sweep()
+        clock.set_wall(time.time_ns() // 1_000_000 + 3_601_000)
+        assert store.deliver_due() == 1
+        clock.set_wall(time.time_ns() // 1_000_000 + 9_000)  # since it was last seen to
+        store._sweep()
+        assert names(store) == [name]
+        clock.advance(2)
+        store._sweep()
+        assert names(store) == []
+
+
+def test_what_was_cancelled_keeps_nothing(open_store: OpenStore, clock: ManualClock) -> None:
+    with open_store(expires_after="10s") as store:
+        published = store.publish("nobody/there", b"x", delay="1h")
+        [name] = names(store)
+        assert store.get(name).cancel(published.delay_ids[name])
+        clock.set_wall(time.time_ns() // 1_000_000 + 11_000)
+        store._sweep()
+        assert names(store) == []
+
+
 # --- a name that is taken ---------------------------------------------------------------------
 
 

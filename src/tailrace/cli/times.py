@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import click
 
 from tailrace.errors import ConfigError
+from tailrace.units import is_early
 
 __all__ = [
     "check_range",
@@ -18,8 +19,6 @@ __all__ = [
     "parse_seconds",
     "parse_time",
 ]
-
-_EARLIEST_MS = 10**11  # in 1973. Before it is a year, a date, or seconds, taken for milliseconds
 
 
 def parse_time(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -36,7 +35,11 @@ def parse_time(_: click.Context, parameter: click.Parameter, text: str | None) -
             f"{text!r} is neither a time such as 2026-01-31T09:26:53Z, nor milliseconds since "
             "1970, nor how long ago, such as 2h"
         )
-    return time.time_ns() // 1_000_000 - ago
+    return _now_ms() - ago
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _absolute(text: str) -> int:
@@ -82,7 +85,7 @@ def parse_moment(_: click.Context, parameter: click.Parameter, text: str | None)
 
 def describe_early(milliseconds: int) -> str | None:
     """What is wrong with a time that nobody can mean."""
-    if milliseconds >= _EARLIEST_MS:
+    if not is_early(milliseconds, _now_ms()):
         return None
     from tailrace.cli.output import as_time
 

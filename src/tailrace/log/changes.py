@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from tailrace.log.inotify import Inotify
 
-__all__ = ["LOOK_FIRST_S", "LOOK_LAST_S", "Changes", "Place"]
+__all__ = ["LOOK_FIRST_S", "LOOK_LAST_S", "Changes", "Place", "prepare"]
 
 Owner = TypeVar("Owner")
 
@@ -166,7 +166,7 @@ class Changes(Generic[Owner]):
         """Ask the kernel for an instance, once; the first place does, too."""
         if self.is_open:
             return
-        if os.environ.get("TAILRACE_WATCH") != "poll":
+        if _asks_kernel():
             from tailrace.log.inotify import Inotify
 
             try:
@@ -187,6 +187,17 @@ class Changes(Generic[Owner]):
         self._heard.clear()
         self.looked.clear()
         return owners
+
+
+def prepare() -> None:
+    """Import what takes long, for one who starts a thread that watches. A child that is forked
+    while another thread imports a module never gets the rest of it."""
+    if _asks_kernel():
+        import tailrace.log.inotify  # noqa: F401
+
+
+def _asks_kernel() -> bool:
+    return os.environ.get("TAILRACE_WATCH") != "poll"
 
 
 def _signature(path: str, names_only: bool) -> object:

@@ -4,7 +4,8 @@ Only what `watch.py` needs, which does not ask what happened: it wants to know w
 descriptors were told of, and whether something happened to the watched thing itself, so that its
 path may lead elsewhere now.
 
-Importing ctypes takes long, so this module is imported by the first who watches something.
+Importing ctypes takes long, so this module is imported by the first who watches something, or
+starts a thread that does (`changes.prepare`).
 """
 
 from __future__ import annotations

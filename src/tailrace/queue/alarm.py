@@ -4,6 +4,9 @@ In `.tailrace/delayed` of a store: `board` is a page of memory that all processe
 
     0   8  when the one who delivers looks next, in milliseconds since 1970, little-endian; 0 while
            it looks, and the largest number if nothing is scheduled
+    8   8  whose that is: a number that who begins to deliver draws; whoever had written another one
+           has to stop
+    16  8  when it last did something, in milliseconds of the boot clock
     256 256  who publishes to a queue that may not be followed sets one of these to 1, which the
            queue shares with few others: at its next look whoever delivers sets it to 0, and then
            looks at those
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import struct
 import threading
 import zlib
@@ -29,9 +33,12 @@ __all__ = ["NEVER", "Alarm", "call_of"]
 NEVER: Final = 2**63 - 1
 
 _NUMBER: Final = struct.Struct("<Q")
+_NUMBER_AT: Final = 8
+_STIRRED_AT: Final = 16
 _SIZE: Final = 4096
 _CALLS: Final = 256  # where they begin, and how many there are
 _NO_CALLS: Final = bytes(_CALLS)
+_ALL_CALLS: Final = b"\1" * _CALLS
 
 
 class Alarm:
@@ -63,11 +70,39 @@ class Alarm:
         if self._page is not None:
             _NUMBER.pack_into(self._page, 0, next_ms)
 
+    def take_over(self) -> int:
+        """Begin to deliver: the number by which one sees whether another has begun since then."""
+        number = secrets.randbits(64)
+        if self._page is not None:
+            _NUMBER.pack_into(self._page, _NUMBER_AT, number)
+        return number
+
+    def is_with(self, number: int) -> bool:
+        page = self._page
+        return page is None or bool(_NUMBER.unpack_from(page, _NUMBER_AT)[0] == number)
+
+    @property
+    def stirred_ms(self) -> int:
+        """When whoever delivers last did something, by the boot clock."""
+        page = self._page
+        return NEVER if page is None else _NUMBER.unpack_from(page, _STIRRED_AT)[0]
+
+    @stirred_ms.setter
+    def stirred_ms(self, stirred_ms: int) -> None:
+        if self._page is not None:
+            _NUMBER.pack_into(self._page, _STIRRED_AT, stirred_ms)
+
     def call(self, incarnation: str) -> None:
         """Have whoever delivers ask this queue for news with its next look."""
         page = self._page
         if page is not None:
             page[_CALLS + call_of(incarnation)] = 1
+
+    def call_all(self) -> None:
+        """The same for all queues."""
+        page = self._page
+        if page is not None:
+            page[_CALLS : 2 * _CALLS] = _ALL_CALLS
 
     @property
     def is_called(self) -> bool:

@@ -30,12 +30,12 @@ from tailrace.queue.handles import QueueLog, opening, other_references
 from tailrace.queue.inputs import no_batch_holds
 from tailrace.queue.layout import Layout
 from tailrace.queue.message import expires_at, given_id, topic_of
-from tailrace.queue.observing import weigh
 from tailrace.queue.registry import Queues
 from tailrace.queue.schedule import Manifest, Schedule, op_record
 from tailrace.queue.sorted_runs import MESSAGE, Key
 from tailrace.queue.unsorted import Unsorted
-from tailrace.units import parse_duration
+from tailrace.queue.weighing import weigh_message
+from tailrace.units import is_early, parse_duration
 
 __all__ = [
     "Delayed",
@@ -128,6 +128,10 @@ def due_ms(delay: float | str | None, deliver_at: int | datetime | None, now_ms:
     if due < 0:
         raise ValueError(
             f"deliver_at: {deliver_at!r} is before 1970; give a time from then on, or none at all"
+        )
+    if is_early(due, now_ms):
+        raise ValueError(
+            f"deliver_at: {deliver_at!r} is long over; give milliseconds since 1970, not seconds"
         )
     if due > _LATEST_MS:
         name = "deliver_at" if delay is None else "delay"
@@ -375,11 +379,11 @@ class Delays(Delivery):
             draft = encode([record], due, options.codec, (), options.max_batch_bytes)
         except TooLarge as error:
             raise no_batch_holds(self._queue.name, error) from None
-        return self.schedule_draft(draft, due, weigh(record.key, record.value))
+        return self.schedule_draft(draft, due, weigh_message(record))
 
     def schedule_draft(self, draft: Draft, due: int, size: int) -> Delayed:
-        """The same, of a message that is encoded, with that time for its timestamp. `size` is that
-        of its key and its value."""
+        """The same, of a message that is encoded, with that time for its timestamp. `size` is what
+        it takes in memory, about: it may be compressed."""
         limit = self._queue.log.options.max_batch_bytes
         if draft.size > limit - _ROOM:  # it has to fit into a batch of the queue
             error = too_large(draft.size, limit - _ROOM, draft.count)

@@ -30,6 +30,7 @@ from tailrace.queue.message import Stamp, check_headers, new_record
 from tailrace.queue.observing import Weighed, published, weigh
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.values import check_batch, check_size, checked_records, exceeds, records_of
+from tailrace.queue.weighing import OF_A_MESSAGE
 from tailrace.units import parse_span
 
 __all__ = ["Publishing", "Until", "expires_at", "refuse_delay"]
@@ -342,7 +343,8 @@ class Publishing:
         if headers is None and message_id is None:
             stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
             draft = self._draft(settings, value, key, stamp, due, now_ms, expiry)
-            return self.delays.schedule_draft(draft, due, weigh(key, value))
+            size = weigh(key, value, routing_key) + OF_A_MESSAGE
+            return self.delays.schedule_draft(draft, due, size)
         record = self._record(settings, value, key, routing_key, headers, message_id, expiry)
         return self.delays.schedule(record, due)
 

@@ -2,7 +2,9 @@
 
 Each process that has the store open with upkeep has one; it sleeps until there is something to do.
 One at a time works, by the lock `pump`. The others sleep as long as that one does and then try the
-lock: if it has died, it is theirs.
+lock: if it has died, it is theirs. And if it has not stirred for longer than it ever sleeps, it is
+stopped (SIGSTOP), or stuck: then another works without the lock, and it finds out when it goes on
+(see `Alarm`). If two work at once, nothing comes twice, as each queue has a turn of its own.
 
 The queues in which something is due soon, or has just come, are awake: they are open, and each look
 asks them for news. The others sleep: nothing of them is open, and nobody looks at them until
@@ -27,6 +29,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import Closed, TailraceError
+from tailrace.log.changes import prepare
 from tailrace.log.fs import FileLock, OsFileSystem
 from tailrace.log.watch import Watch
 from tailrace.queue.alarm import NEVER, call_of
@@ -42,10 +45,11 @@ __all__ = ["Pump", "deliver_due"]
 logger = logging.getLogger("tailrace")
 
 _LONGEST_MS: Final = 1_000
+_SILENT_MS: Final = 2 * _LONGEST_MS  # after which the one who delivers is given up
 _GRACE_MS: Final = 20  # that others leave to the one who delivers
 _SHORTEST_MS: Final = 40  # between two tries to become that one
 _BLIND_S: Final = 0.01  # between two looks where nothing tells of the bell
-_AFTER_ERROR_MS: Final = 1_000
+_AFTER_ERROR_MS: Final = 1_000  # in which nobody rings
 _HELD_UP_MS: Final = 250
 _SOON_MS: Final = 60_000  # what is due later need not be open,
 _QUIET_S: Final = 10.0  # if nothing has come for so long
@@ -78,12 +82,15 @@ class Pump:
         self._watch: Watch | None = None
         self._watched = ""
         self._lock: FileLock | None = None
-        self.is_delivering = False  # the lock is ours
+        self.is_delivering = False  # we were the last to say so
+        self._number = 0  # with which we did
         self._knows_all = False
         self._seen: dict[str, _Seen] = {}  # by incarnation
         self._awake: set[str] = set()
         self._due: list[tuple[int, str]] = []  # a heap: of those that sleep, and of what was
         self._open_most = min(_OPEN_MOST, most_files(8) // FILES_OF_DELAYS)
+        if isinstance(store.fs, OsFileSystem):
+            prepare()
         self._thread = threading.Thread(target=self._run, name="tailrace-delays", daemon=True)
         self._thread.start()
 
@@ -108,15 +115,13 @@ class Pump:
             while not self._stopped:
                 try:
                     wait_s = self._look(is_called)
-                except Closed:
-                    wait_s = _AFTER_ERROR_MS / 1000
-                except (TailraceError, OSError) as error:
-                    logger.error("delayed messages cannot be delivered: %s", error)
-                    wait_s = _AFTER_ERROR_MS / 1000
-                except Exception:  # whatever it is, it may be over the next time
-                    logger.exception("delayed messages cannot be delivered")
-                    wait_s = _AFTER_ERROR_MS / 1000
-                is_called = self._sleep(wait_s)
+                except Exception as error:  # noqa: BLE001  it may be over the next time
+                    if not isinstance(error, Closed):
+                        _complain(error)
+                    self._stopping.wait(_AFTER_ERROR_MS / 1000)
+                    is_called = True
+                else:
+                    is_called = self._sleep(wait_s)
         finally:
             for each in (self._lock, self._watch):
                 if each is not None:
@@ -138,16 +143,12 @@ class Pump:
         if not self._attend(store):
             return None  # nothing was ever scheduled here
         alarm = self._alarm
-        if self._lock is None:
-            self._lock = store.fs.lock(os.path.join(alarm.folder, "pump"))
-        if not self.is_delivering and not self._lock.acquire(wait=False):
+        is_new = not self.is_delivering
+        if not self._is_ours(store):
             now_ms = store.clock.wall_ms()
             wait_ms = min(alarm.next_ms - now_ms + _GRACE_MS, _LONGEST_MS)
             return max(wait_ms, _SHORTEST_MS) / 1000
-        is_new = not self.is_delivering
-        if is_new:
-            self.is_delivering = True
-            self._knows_all = False  # others may have done anything
+        self._stir(store)
         alarm.next_ms = 0
         next_ms = self._deliver(store, is_called)
         now_ms = store.clock.wall_ms()
@@ -157,6 +158,33 @@ class Pump:
         if is_new:
             alarm.ring()
         return min(max(next_ms - now_ms, 0), _LONGEST_MS) / 1000
+
+    def _is_ours(self, store: Store) -> bool:
+        """Is it for us to deliver?"""
+        alarm = self._alarm
+        if self._lock is None:
+            self._lock = store.fs.lock(os.path.join(alarm.folder, "pump"))
+        if self.is_delivering:
+            if alarm.is_with(self._number):
+                return True
+            # We were given up. Whose calls we have taken since then, the other one does not know.
+            self.is_delivering = False
+            self._lock.release()
+            alarm.call_all()
+            return False
+        if not self._lock.acquire(wait=False):
+            silent_ms = store.clock.boot_ms() - alarm.stirred_ms
+            if silent_ms <= _SILENT_MS:
+                return False
+            text = "who delivers delayed messages has not stirred for %d ms: now this process does"
+            logger.info(text, silent_ms, extra={"path": store.path})
+        self._number = alarm.take_over()
+        self.is_delivering = True
+        self._knows_all = False  # others may have done anything
+        return True
+
+    def _stir(self, store: Store) -> None:
+        self._alarm.stirred_ms = store.clock.boot_ms()
 
     def _attend(self, store: Store) -> bool:
         """Hear the bell; false if there is none yet. Then the names in the folder tell when there
@@ -235,6 +263,7 @@ class Pump:
 
     def _see_to(self, store: Store, queue: Queue | Stream) -> None:
         incarnation = queue.incarnation
+        self._stir(store)
         seen = self._seen.setdefault(incarnation, _Seen(queue.name))
         if incarnation not in self._awake:
             seen.has_opened = not queue.is_open
@@ -246,16 +275,14 @@ class Pump:
                 self._let_rest(store, queue, None if seen.next_ms == NEVER else seen.next_ms)
         except Closed:
             seen.next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
-        except Exception as error:  # whatever it is, the other queues are waiting
+        except Exception as error:  # noqa: BLE001  the other queues are waiting
             if incarnation in _names(store):  # else it was deleted under us
-                trace = None if isinstance(error, TailraceError | OSError) else error
-                text = "delayed messages cannot be delivered: %s"
-                logger.error(text, error, extra={"queue": queue.name}, exc_info=trace)
+                _complain(error, queue=queue.name)
             seen.next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
 
     def _deliver_one(self, store: Store, delays: Delays) -> int:
         while delays.deliver() is not None and not self._stopped:
-            continue
+            self._stir(store)
         next_ms = delays.next_due()
         if delays.is_held_up:
             return store.clock.wall_ms() + _HELD_UP_MS
@@ -269,6 +296,7 @@ class Pump:
         for queue in self._queues(store, self._awake):
             if self._stopped:
                 return False
+            self._stir(store)
             if not queue.delays.is_held_up:
                 with contextlib.suppress(Exception):  # the next look tells of it
                     next_due = queue.delays.next_due()
@@ -300,6 +328,12 @@ class Pump:
                 heapify(self._due)
             if seen.has_opened:
                 queue.rest()
+
+
+def _complain(error: Exception, **extra: str) -> None:
+    trace = None if isinstance(error, TailraceError | OSError) else error
+    text = "delayed messages cannot be delivered: %s"
+    logger.error(text, error, extra=extra, exc_info=trace)
 
 
 def queues_of(store: Store) -> Iterator[Queue | Stream]:

@@ -43,9 +43,9 @@ from tailrace.log.fs import FileSystem, read_file
 from tailrace.log.sidefiles import load_checked_json, store_checked_json
 from tailrace.queue.runs import Runs, offsets_of, runs_of
 from tailrace.queue.sorted_runs import CANCEL, MESSAGE, VOID, WEIGHT, Entry, Key, Run, RunInfo
+from tailrace.queue.weighing import weigh_message
 
 __all__ = [
-    "OF_A_MESSAGE",
     "OP",
     "Batch",
     "Intent",
@@ -71,8 +71,6 @@ _QUIET_RECORDS: Final = 1_024
 
 _NEVER_OVER: Final = 2**63
 _BEFORE_ALL: Final = (-1, 0)  # a key
-
-OF_A_MESSAGE: Final = 64  # bytes, beside its key and its value
 
 
 class Manifest(NamedTuple):
@@ -181,7 +179,7 @@ class Schedule:
         """The next record of `incoming`."""
         offset: int = record.offset  # type: ignore[assignment]
         self.next_offset = offset + 1
-        self.bytes += len(record.value or b"") + len(record.key or b"") + OF_A_MESSAGE
+        self.bytes += weigh_message(record)
         kind = find_header(record, _RAW_OP)
         if kind is None:
             due: int = record.timestamp  # type: ignore[assignment]
@@ -287,7 +285,7 @@ class Schedule:
             last, chosen = key, self._choose(key, list(same), parts, offsets)
             if chosen is not None:
                 records.append(chosen)
-                size += len(chosen.value or b"") + len(chosen.key or b"") + OF_A_MESSAGE
+                size += weigh_message(chosen)
         for key in popped:
             heappush(self._heap, key)
         runs = {}

@@ -27,6 +27,7 @@ from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.kernel import Record
 from tailrace.log.fs import FileSystem, OsFileSystem, remove_tree
 from tailrace.log.log import Log
+from tailrace.queue.weighing import weigh_message
 
 __all__ = [
     "CANCEL",
@@ -119,7 +120,7 @@ class _Writer:
         else:
             key = head + (record.key or b"")
             self._batch.append(Record(None, due, key, record.value, record.headers))
-            self._bytes += len(key) + len(record.value or b"")
+            self._bytes += weigh_message(record)
         self._live += WEIGHT[kind]
         self._end += 1
         self._first = min(self._first, offset)
@@ -187,7 +188,7 @@ class Run:
         stop, size = min(self._read_to + _AHEAD, self.info.end), 0
         for position, entry in self._entries(self._read_to, stop):
             self._ahead.append((position, entry))
-            size += len(entry.record.value or b"") if entry.record is not None else 0
+            size += weigh_message(entry.record) if entry.record is not None else 0
             if size >= _BYTES_AHEAD:
                 stop = position + 1
                 break

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from tailrace.errors import Closed, ConfigError, InvalidName
+from tailrace.errors import Closed, ConfigError, InvalidName, TailraceError
 from tailrace.log.commit import Receipt
 from tailrace.log.fs import FileLock, FileSystem, OsFileSystem, remove_tree
 from tailrace.log.ground import refuse_network
@@ -490,18 +490,29 @@ class Store(BackedUp, PublishingByTopic, Redriving):
 
     def _sweep(self) -> float | None:
         """Delete the ephemeral queues that nobody has consumed for their time; how long until it is
-        worth looking again, `None` if there are none."""
+        worth looking again, `None` if there are none. What is to be delivered later counts for a
+        consumer: there is time for one to come when it is there."""
         shortest = None
         for settings in self._ephemeral():
             folder = self.layout.queue(settings.name)
             idle_s = Attendance.idle_s(self.fs, folder, self.clock.wall_ms())
             if settings.survives and not Attendance.has_begun(self.fs, folder):
                 idle_s = None
+            if idle_s is not None and self._has_scheduled(settings):
+                with self.attend(settings):
+                    idle_s = None
             if idle_s is not None and idle_s * 1000 >= settings.expires_after_ms:
                 self._remove(settings)
             else:
                 shortest = shorter(shortest, _look_after_s(settings))
         return shortest
+
+    def _has_scheduled(self, settings: QueueSettings) -> bool:
+        folder = self.layout.delayed(settings.incarnation)
+        try:
+            return delays.count_scheduled(self.fs, folder) > 0
+        except (TailraceError, OSError):  # as when it is damaged; whoever delivers tells of it
+            return True
 
     # --- the end ----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from tailrace.queue.schedule import OF_A_MESSAGE, most_unsorted
+from tailrace.queue.schedule import most_unsorted
 
 __all__ = ["Unsorted"]
 
@@ -44,9 +44,9 @@ class Unsorted:
         return self._end >= self._much_at or self.bytes >= self._much_bytes
 
     def add(self, end: int, size: int) -> None:
-        """A message was published, behind which `incoming` ends now."""
+        """A message that takes so many bytes was published, behind which `incoming` ends now."""
         self._end = end
-        self._store(self.bytes + size + OF_A_MESSAGE)
+        self._store(self.bytes + size)
 
     def sorted_to(self, first: int) -> None:
         """Somebody has sorted what is below an offset."""
