@@ -228,6 +228,22 @@ def test_a_command_that_fails(shell: Shell, queue: str) -> None:
         assert b"exit status 3" in letters[0].headers["_dlq_reason"]
 
 
+def test_a_message_that_no_command_can_get(shell: Shell, queue: str) -> None:
+    """It fails, and the others are worked on."""
+    with opened(shell) as store:
+        store.get(queue).publish(b"five", key=b"k" * 200_000)
+        store.get(queue).publish(b"six")
+    done = shell("consume", queue, "-g", "g", "--wait", "0.5", "--exec", "true")
+    assert done.returncode == 0
+    said = "true: TAILRACE_KEY would be 200,000 bytes: Argument list too long"
+    assert done.stderr.count(said) == 2
+    assert left(shell) == []
+    with opened(shell) as store:
+        [letter] = store.dead(queue)
+        assert letter.value == b"five"
+        assert said.encode() in letter.headers["_dlq_reason"]
+
+
 def test_a_command_that_reads_nothing(shell: Shell, queue: str) -> None:
     with opened(shell) as store:
         store.get(queue).publish(b"x" * 1_000_000)

@@ -319,6 +319,15 @@ def test_every_command_has_an_example(name: str) -> None:
                 assert word in options, f"{name} has no option {word}"
 
 
+GROUPS = sorted(set(cli_commands()) - set(ALL) - {"tailrace"})
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_every_group_of_commands_has_an_example(name: str) -> None:
+    text = cli_commands()[name].help or ""
+    assert f"  {name} " in text.partition("Example")[2]
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_every_command_writes_json(name: str) -> None:
     """But for those that write for a shell or an editor alone."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import json
 import os
 import pty
 import signal
 import subprocess
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tailrace
+from tailrace.cli.messages import Line
+from tailrace.cli.publish import _from_lines, _Publisher
 from tailrace.queue.message import given_id
 from tests.cli.conftest import Shell, command
 
@@ -284,6 +289,54 @@ def test_a_wrong_line(line: str, message: str, shell: Shell, queue: str) -> None
     assert second.startswith("tailrace: line 3: ")
     assert message in second
     assert values(shell) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("way", ["-", "--json"])
+def test_a_line_that_does_not_end(way: str, shell: Shell) -> None:
+    """It is refused when it is longer than any message: nobody reads on until memory ends."""
+    with tailrace.open(shell.store) as store:
+        options: dict[str, Any] = {"compression": "none", "max_batch_bytes": "1MiB"}
+        store.queue("small", limits={"max_message_size": "1MiB"}, **options)
+    begin = b"1\n" if way == "-" else b'{"value": "1"}\n'
+    with subprocess.Popen(
+        command("publish", "small", way),
+        cwd=shell.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(begin)
+        with pytest.raises(BrokenPipeError):
+            process.stdin.write(b" " * (64 << 20))
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 2
+    first, second = said.splitlines()
+    assert first == "published 1 message to small, offset 0"
+    assert second.startswith("tailrace: line 2, as far as it was read: a ")
+    assert second.endswith("_size is 1,048,576" if way == "-" else "_bytes is 1,048,576")
+    assert values(shell, "small") == [b"1"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 1000, 69_999, 100_000])
+def test_lines_in_pieces(length: int, tmp_path: Path) -> None:
+    """What a pipe holds ends anywhere: lines, and their numbers, are the same."""
+    given = b"one\n\n" + b"x" * 70_000 + b"\ntwo\nlast"
+
+    class Pipe(io.BytesIO):
+        def read1(self, size: int | None = -1, /) -> bytes:
+            return super().read1(length)
+
+    with tailrace.open(tmp_path) as store:
+        publisher = _Publisher(store.queue("q"), keep_ids=False)
+        portions = list(_from_lines(Line(None), Pipe(given), "line", False, publisher))
+    found = [line.value for portion in portions for line in portion.lines]
+    assert found == given.split(b"\n")
+    counts = [len(portion.lines) for portion in portions]
+    assert [each.number for each in portions] == [0, *accumulate(counts[:-1])]
 
 
 def test_a_message_that_is_too_large(shell: Shell) -> None:

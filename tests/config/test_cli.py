@@ -145,6 +145,68 @@ def test_check_against_the_store(here: Path, run: Run) -> None:
     open_store("data", config=here / "tailrace.yaml").close()
 
 
+@pytest.mark.parametrize("given", [[], ["tailrace.yaml"]])
+def test_every_problem_at_once(given: list[str], here: Path, run: Run) -> None:
+    """What a file has wrong hides nothing that its store is against, and one option no other."""
+    with open_store("data") as store:
+        store.stream("events", flush="async")
+        store.queue("old", flush="async")
+    write(
+        here,
+        "storage: {flush: somehow}\n"
+        "queues:\n"
+        "  - name: events\n"
+        "    flush: none\n"
+        "    ephemeral: true\n"
+        "    retry: {max_retries: -1}\n"
+        "  - name: mqtt\n"
+        "  - flush: sync\n"
+        "  - name: old\n"
+        "    type: strem\n"
+        "  - name: new\n"
+        "    type: stream\n"
+        "    primary_group: g\n",
+    )
+    result = run("config", "check", *given)
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    said = [line.removeprefix("tailrace.yaml:") for line in result.stdout.splitlines()]
+    expected = [
+        "1: storage.flush: 'somehow' is not one of ",
+        "3: queues[0].type: events is a stream, and cannot become a classic queue; ",
+        "4: queues[0].flush: events is async, and cannot become none; ",
+        "5: queues[0].ephemeral: events is durable, and cannot become ephemeral; ",
+        "6: queues[0].retry.max_retries: ",
+        "7: queues[1].name: the name of a queue, 'mqtt', is reserved for the broker, ",
+        "8: queues[2].name: it is missing",
+        "10: queues[3].type: 'strem' is not one of ",
+    ]
+    assert len(said) == len(expected), said
+    for line, begin in zip(said, expected, strict=True):
+        assert line.startswith(begin)
+
+
+def test_options_are_judged_by_the_type_that_is_wanted(here: Path, run: Run) -> None:
+    with open_store("data") as store:
+        store.queue("events")
+    write(here, "queues:\n  - name: events\n    type: stream\n    primary_group: g\n")
+    [said] = run("config", "check").stdout.splitlines()
+    assert said.startswith("tailrace.yaml:3: queues[0].type: events is a classic queue, and cannot")
+
+
+def test_a_wrong_file_of_a_store_that_is_damaged(here: Path, run: Run) -> None:
+    with open_store("data") as store:
+        store.queue("a")
+    (here / "data/queue/config/queues.json").write_text("{")
+    write(here, "queues: [{name: 5}]\n")
+    result = run("config", "check")
+    assert result.exit_code == 1
+    assert "queues[0].name" in result.stdout
+    assert "the store was not looked at" in result.stderr
+    write(here, SMALL)
+    assert run("config", "check").exit_code == 2
+
+
 def test_what_nobody_asked_for_can_be_declared(here: Path, run: Run) -> None:
     """It is ephemeral until then, and durable from then on."""
     path = write(here, "queues: [{name: a, flush: sync}]\n")

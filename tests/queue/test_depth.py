@@ -119,12 +119,31 @@ def test_a_look_is_not_needed_each_time(store: Store, monkeypatch: pytest.Monkey
         return looks[-1]
 
     monkeypatch.setattr(queue._depth, "_measure", measure)
+    monkeypatch.setattr("tailrace.queue.depth.monotonic", lambda: 5.0)
     fill(queue, 500)
     assert len(looks) < 20
     fill(queue, 500)
     with pytest.raises(Full):
         queue.publish(b"x")
     assert len(queue) == 1000
+
+
+def test_room_that_was_found_is_not_there_for_ever(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may have used it since: the limit counts for all who publish later than that."""
+    now_s = 5.0
+    monkeypatch.setattr("tailrace.queue.depth.monotonic", lambda: now_s)
+    with tailrace.open(store.path) as other:
+        queue, same = limited(store, 1000), other.get("q")
+        queue.publish(b"x")  # and there is room for 124 more
+        same.publish_many([b"y"] * 990)
+        now_s += 0.04
+        fill(queue, 9)
+        now_s += 0.02
+        with pytest.raises(Full):
+            queue.publish(b"x")
+        assert len(queue) == 1000
 
 
 # --- what nobody will ever get --------------------------------------------------------------
@@ -596,6 +615,12 @@ WRONG: list[tuple[type[Exception], dict[str, Any]]] = [
     (ConfigError, {"value": b"x", "ttl": "soon", "message_id": "a"}),
     (Full, {"value": b"x" * 90, "key": bytes(300)}),
     (Full, {"value": b"x" * 90, "key": bytes(300), "headers": {"a": "b"}}),
+    (Full, {"value": b"x", "headers": {"a": bytes(300)}}),
+    (Full, {"value": b"x", "headers": {"a" * 300: b""}}),
+    (Full, {"value": b"x", "headers": {"日" * 80: b""}}),
+    (Full, {"value": b"x", "headers": [("", b"")] * 150}),
+    (Full, {"value": b"x", "headers": {"a": bytes(300)}, "producer": "p", "sequence": 1}),
+    (Full, {"value": b"x", "message_id": "a" * 300}),
     (TypeError, {"value": b"x", "routing_key": 5}),
 ]
 
@@ -632,6 +657,10 @@ def test_nothing_is_dropped_for_a_batch_that_is_too_large(store: Store) -> None:
         queue.publish_many([bytes(150)] * 2, producer="p", sequence=1)
     with pytest.raises(Full, match="max_batch_bytes is 250"):
         queue.publish_many([b"x", bytes(300)])
+    heavy = [b"x", (None, b"x", {"a": bytes(300)})]
+    for more in ({}, {"producer": "p", "sequence": 1}):
+        with pytest.raises(Full, match="max_batch_bytes is 250"):
+            queue.publish_many(heavy, **more)  # type: ignore[arg-type]
     assert values(queue.peek("w", 9)) == numbers(3)
     queue.publish_many([bytes(150)] * 2)  # these are two batches
     assert values(queue.peek("w", 9)) == [b"2", bytes(150), bytes(150)]

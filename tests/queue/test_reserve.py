@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import zlib
 
 import pytest
 
@@ -30,7 +31,8 @@ def size(fs: FaultyFileSystem) -> int:
 def test_it_is_made_once(fs: FaultyFileSystem, reserve: Reserve) -> None:
     reserve.fill()
     assert size(fs) == SIZE
-    assert fs.open("side/reserve").pread(SIZE, 0) == bytes(SIZE)
+    found = fs.open("side/reserve").pread(SIZE, 0)
+    assert len(zlib.compress(found)) >= SIZE  # it takes its space wherever it is
     calls = [call.op for call in fs.calls]
     assert calls.count("sync") == 1
     reserve.fill()

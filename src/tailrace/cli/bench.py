@@ -55,7 +55,12 @@ class Settings:
 
 @click.group()
 def bench() -> None:
-    """Measure speed on this machine."""
+    """Measure speed on this machine.
+
+    \b
+    Example:
+      tailrace bench log --seconds 1
+    """
 
 
 bench.add_command(wake)

@@ -13,7 +13,7 @@ from tailrace.cli.lazy import one_line
 from tailrace.cli.output import print_json
 from tailrace.cli.places import check_path, find_store
 from tailrace.cli.stores import ENVIRONMENT, StorePlace, look_at_store, store_options
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
     from tailrace.config.model import Config, Value
@@ -66,9 +66,7 @@ def check(context: click.Context, file: str | None, store: StorePlace, as_json: 
         raise ConfigError(
             f"there is no {', '.join(NAMES)} in {store.path} or beside it{others}; name a file"
         )
-    problems = problems_of(path)
-    if not problems:
-        problems = Config.load(path).problems_in(_queues_to_check(store))
+    problems = problems_of(path, _queues_to_check(store, is_good=not problems_of(path)))
     for problem in problems:
         if as_json:
             print_json(
@@ -165,11 +163,18 @@ def _queues(store: StorePlace) -> Mapping[str, QueueSettings]:
         return look.queues()
 
 
-def _queues_to_check(store: StorePlace) -> Mapping[str, QueueSettings]:
-    """The same for who wants to know about a file, and may have no right to see the store."""
+def _queues_to_check(store: StorePlace, *, is_good: bool) -> Mapping[str, QueueSettings]:
+    """The same for who wants to know about a file, and may have no right to see the store. If the
+    file `is_good`, what is wrong with the store is all that there is to say."""
+    from tailrace.config.model import store_of
+
+    if store.config_file is not None:
+        store = StorePlace(store.store or store_of(store.config_file))
     try:
         return _queues(store)
-    except PermissionError as error:
+    except (PermissionError, TailraceError) as error:
+        if is_good and isinstance(error, TailraceError):
+            raise
         click.echo(f"tailrace: the store was not looked at: {one_line(error)}", err=True)
         return {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -288,20 +289,20 @@ def _execute(message: Message, consumer: Consumer | StreamConsumer, job: _Job) -
     sys.stdout.flush()
     try:
         with message.auto_extend():
-            status = _run(message, job)
+            error = _run(message, job)
     except BaseException:
         with contextlib.suppress(LeaseLost):
             message.release()
         raise
     try:
-        if status == 0:
+        if not error:
             _done([message], consumer)
         elif job.stopping.is_stopping():
             message.release()
         else:
-            _failed(message, consumer, f"{job.command}: {_ended(status)}")
-    except LeaseLost as error:
-        click.echo(f"tailrace: {error}", err=True)
+            _failed(message, consumer, f"{job.command}: {error}")
+    except LeaseLost as lost:
+        click.echo(f"tailrace: {lost}", err=True)
 
 
 def _failed(message: Message, consumer: Consumer | StreamConsumer, error: str) -> None:
@@ -315,7 +316,9 @@ def _failed(message: Message, consumer: Consumer | StreamConsumer, error: str) -
     message.nack(error=error)
 
 
-def _run(message: Message, job: _Job) -> int:
+def _run(message: Message, job: _Job) -> str:
+    """What went wrong, if anything did. A message that cannot be handed over has failed like one
+    that the command refused: the next may do."""
     from tailrace.queue.message import given_id
 
     environment = {
@@ -328,16 +331,26 @@ def _run(message: Message, job: _Job) -> int:
         "TAILRACE_DELIVERY_COUNT": str(message.delivery_count),
     }
     told = {name: value.replace("\0", "") for name, value in environment.items()}
-    with subprocess.Popen(
-        job.command, shell=True, stdin=subprocess.PIPE, env={**os.environ, **told}
-    ) as process:
+    try:
+        process = subprocess.Popen(
+            job.command, shell=True, stdin=subprocess.PIPE, env={**os.environ, **told}
+        )
+    except OSError as error:
+        if error.errno != errno.E2BIG:
+            raise
+        longest = max(told, key=lambda name: len(told[name]))
+        size = len(os.fsencode(told[longest]))
+        return f"{longest} would be {size:,} bytes: {error.strerror}"
+    with process:
         job.stopping.pass_on = process.send_signal
         try:
             process.communicate(message.value or b"")  # one that reads nothing is fine
         finally:
             job.stopping.pass_on = None
-        return process.returncode
+        return _ended(process.returncode)
 
 
 def _ended(status: int) -> str:
-    return f"exit status {status}" if status >= 0 else f"killed by signal {-status}"
+    if status < 0:
+        return f"killed by signal {-status}"
+    return f"exit status {status}" if status else ""

@@ -34,6 +34,8 @@ _SLIDE = 4096
 _USUAL_SIZE = 256
 _NOTHING = (None,) * 5
 _MANY = 1_000  # messages from which on a rate means something
+_IN_JSON = 6  # characters that a byte takes at most: \u0000
+_TOLD_MOST = 1 << 16  # bytes of a JSON line besides what is published
 
 
 class Portion(NamedTuple):
@@ -137,7 +139,8 @@ def publish(
     VALUE is a message. Without it, or with -, each line of standard input is one. With --json each
     line is an object with value (or value_base64, for bytes), key, headers, routing_key, id and
     ttl: the lines that read, consume, peek, dead and delayed write; producer and sequence, too, are
-    taken. A VALUE is the message itself, also with --json. When it has said how many were
+    taken. Headers whose names begin with _ are left out: they are about the message that it was. A
+    VALUE is the message itself, also with --json. When it has said how many were
     published, they are as durable as the queue's flush mode promises.
 
     \b
@@ -162,8 +165,7 @@ def publish(
     _check_usage(pattern, value, files, count, size, in_json)
     with open_queue(store, queue) as (_, opened), progress_bar("publish") as progress:
         publisher = _Publisher(opened, keep_ids=in_json)
-        check = publisher.check_size
-        portions, total = _portions(pattern, value, files, count, size, in_json, check)
+        portions, total = _portions(pattern, value, files, count, size, in_json, publisher)
         done = 0
         try:
             for portion in portions:
@@ -221,23 +223,23 @@ def _portions(
     count: int | None,
     size: int | None,
     in_json: bool,
-    check_size: Callable[[int], None],
+    publisher: _Publisher,
 ) -> tuple[Iterable[Portion], int | None]:
-    """The messages, and how many bytes of input there are, if that is known. `check_size` refuses
+    """The messages, and how many bytes of input there are, if that is known. The publisher refuses
     those that are too large, before there is memory for them."""
     if count is not None:
         given = None if value is None else os.fsencode(value)
         length = len(given) if given is not None else _USUAL_SIZE if size is None else size
-        check_size(length)
+        publisher.check_size(length)
         return _load(pattern, given, count, length), count * length
     if files:
         total = sum(os.path.getsize(file) for file in files)
-        return _from_files(pattern, files, in_json, check_size), total
+        return _from_files(pattern, files, in_json, publisher), total
     if value not in (None, "-"):
         assert value is not None
         return [Portion([pattern._replace(value=os.fsencode(value))], 0)], None
     source = sys.stdin.buffer
-    return _from_lines(pattern, source, "line", in_json), _size_of(source)
+    return _from_lines(pattern, source, "line", in_json, publisher), _size_of(source)
 
 
 def _load(pattern: Line, given: bytes | None, count: int, size: int) -> Iterator[Portion]:
@@ -253,32 +255,44 @@ def _load(pattern: Line, given: bytes | None, count: int, size: int) -> Iterator
 
 
 def _from_files(
-    pattern: Line, files: tuple[str, ...], in_json: bool, check_size: Callable[[int], None]
+    pattern: Line, files: tuple[str, ...], in_json: bool, publisher: _Publisher
 ) -> Iterator[Portion]:
     for path in files:
         with open(path, "rb") as file:
             if in_json:
-                yield from _from_lines(pattern, file, f"{path}, line", in_json)
+                yield from _from_lines(pattern, file, f"{path}, line", in_json, publisher)
             else:
                 try:
-                    check_size(_size_of(file) or 0)
+                    publisher.check_size(_size_of(file) or 0)
                 except Full as error:
                     raise Full(f"{path}: {error}") from None
                 data = file.read()
                 yield Portion([pattern._replace(value=data, where=path)], len(data))
 
 
-def _from_lines(pattern: Line, source: IO[bytes], where: str, in_json: bool) -> Iterator[Portion]:
-    """What is there, as soon as it is there: whoever writes to a pipe need not fill it first."""
+def _from_lines(
+    pattern: Line, source: IO[bytes], where: str, in_json: bool, publisher: _Publisher
+) -> Iterator[Portion]:
+    """What is there, as soon as it is there: whoever writes to a pipe need not fill it first. Of a
+    line that has no end in sight not more is held than a message may be."""
     read = getattr(source, "read1", source.read)
-    rest, number = b"", 0
+    begun: list[bytes] = []  # pieces of a line whose end has not come
+    size, number = 0, 0
     while data := read(_PIECE):
-        *texts, rest = (rest + data if rest else data).split(b"\n")
-        if texts:
+        piece, *others = data.split(b"\n")
+        begun.append(piece)
+        size += len(piece)
+        if others:
+            texts = [b"".join(begun), *others[:-1]]
             yield from _parsed(pattern, texts, where, number, in_json)
             number += len(texts)
-    if rest:
-        yield from _parsed(pattern, [rest], where, number, in_json)
+            begun, size = others[-1:], len(others[-1])
+        try:
+            publisher.check_begun(size, in_json)
+        except Full as error:
+            raise Full(f"{where} {number + 1}, as far as it was read: {error}") from None
+    if size:
+        yield from _parsed(pattern, [b"".join(begun)], where, number, in_json)
 
 
 def _parsed(
@@ -338,6 +352,22 @@ class _Publisher:
             raise exceeds(size, settings)
         if size > MAX_SECTION:
             raise no_batch_holds(settings.name, TooLarge("", size, settings.max_batch_bytes))
+
+    def check_begun(self, size: int, in_json: bool) -> None:
+        """`Full` if a line that begins with so many bytes is too large in any case."""
+        if not in_json:
+            self.check_size(size)
+        elif size > _TOLD_MOST:
+            from tailrace.kernel import MAX_SECTION
+
+            options = self._queue.log.options
+            largest = MAX_SECTION if options.codec else options.max_batch_bytes
+            if size > _TOLD_MOST + _IN_JSON * largest:
+                raise Full(
+                    f"a line of {size:,} bytes is more than any message of the queue "
+                    f"{self._queue.name!r} takes in JSON: max_batch_bytes is "
+                    f"{options.max_batch_bytes:,}"
+                )
 
     def put(self, portion: Portion) -> None:
         """When this returns they are durable, as the queue promises. Those that have the same

@@ -9,16 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.config.checking import Findings, check_nodes, queue_options
+from tailrace.config.checking import Findings, check_nodes
+from tailrace.config.declaring import QueueConfig, options_for_all, problems_in, queues_of
 from tailrace.config.keys import keys_of
 from tailrace.config.nodes import Node, Problem, Unreadable, refuse
-from tailrace.config.schema import Disk, File, Pipeline
-from tailrace.errors import ConfigError, InvalidName
+from tailrace.config.schema import Disk, File, Pipeline, Storage
+from tailrace.errors import ConfigError
 from tailrace.queue.addresses import default_binding
-from tailrace.queue.dead_letters import wrong_routes
 from tailrace.queue.disk import DiskSettings
 from tailrace.queue.layout import CONFIGS
-from tailrace.queue.names import refuse_reserved
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
 from tailrace.units import parse_duration, write_size
@@ -34,22 +33,13 @@ __all__ = [
     "find_others",
     "load",
     "named_store",
+    "store_of",
 ]
 
 NAMES: Final = CONFIGS
 DEFAULT: Final = "default"
 _ENOUGH: Final = "storage.disk.enough_free"
 _PLACES: Final = ("storage.path", "storage.badger_dir")
-
-
-@dataclass(frozen=True, slots=True)
-class QueueConfig:
-    """A queue in the file: `store.queue(name, **options)`, or `store.stream` by its `type`."""
-
-    name: str
-    type: str
-    options: Mapping[str, Any]
-    path: str  # of its key in the file: `queues[0]`
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +156,7 @@ class Config:
     def store_options(self) -> dict[str, Any]:
         """What `tailrace.open(path, **options)` takes: what the file says for all queues, and of
         the disk."""
-        storage = dict(self._findings.plain.get("storage", {}))
-        for key in ("path", "badger_dir"):
-            storage.pop(key, None)
-        return {**storage, **self._findings.plain.get("queue_manager", {})}
+        return options_for_all(self._findings.plain)
 
     def values(self) -> Iterator[Value]:
         """Every value that counts, in the order of the schema, with its origin."""
@@ -203,47 +190,7 @@ class Config:
     def problems_in(self, queues: Mapping[str, QueueSettings]) -> list[Problem]:
         """Why a store with these queues could not be opened with this file, in the order of its
         lines."""
-        found: list[Problem] = []
-        after = dict(queues)
-        for queue in self.queues:
-            try:
-                after[queue.name] = self._declared(queue, queues.get(queue.name), queue.options)
-            except InvalidName as error:
-                found.append(self._problem(f"{queue.path}.name", str(error)))
-            except ConfigError as error:
-                found += self._singly(queue, queues.get(queue.name)) or [
-                    self._problem(queue.path, str(error))
-                ]
-        places = {queue.name: queue.path for queue in self.queues if queue.name in after}
-        for name, key, said in wrong_routes(after, queues, places):
-            found.append(self._problem(f"{places[name]}.{key}", said))
-        return sorted(found, key=lambda problem: problem.line)
-
-    def _declared(
-        self, queue: QueueConfig, settings: QueueSettings | None, options: Mapping[str, Any]
-    ) -> QueueSettings:
-        """What a queue becomes."""
-        defaults = self.store_options()
-        defaults.pop("disk", None)
-        if settings is not None:
-            return settings.declared(queue.type, defaults, options)
-        refuse_reserved(queue.name)
-        return QueueSettings.create(queue.name, queue.type, defaults, **options)
-
-    def _singly(self, queue: QueueConfig, settings: QueueSettings | None) -> list[Problem]:
-        """What of a queue is refused, where it is an option by itself."""
-        found = []
-        for key, value in {"type": queue.type, **queue.options}.items():
-            try:
-                self._declared(queue, settings, {} if key == "type" else {key: value})
-            except ConfigError as error:
-                if key == "type" or not str(error).startswith("type: "):
-                    said = str(error).removeprefix(f"{key}: ")
-                    found.append(self._problem(f"{queue.path}.{key}", said))
-        return found
-
-    def _problem(self, key: str, said: str) -> Problem:
-        return Problem(self._findings.file, self._findings.line_of(key), key, said)
+        return problems_in(self._findings, queues)
 
     # --- origins ----------------------------------------------------------------------------
 
@@ -308,9 +255,14 @@ def load(path: str | os.PathLike[str]) -> Config:
     return _build(os.fspath(path), findings)
 
 
-def check(path: str | os.PathLike[str]) -> list[Problem]:
-    """All that is wrong in a file, in the order of its lines."""
-    return _read(os.fspath(path)).problems
+def check(
+    path: str | os.PathLike[str], queues: Mapping[str, QueueSettings] | None = None
+) -> list[Problem]:
+    """All that is wrong in a file, in the order of its lines; with the `queues` of a store, also
+    why that could not be opened with it."""
+    findings = _read(os.fspath(path))
+    found = [] if queues is None else problems_in(findings, queues)
+    return sorted([*findings.problems, *found], key=lambda problem: problem.line)
 
 
 def find_here() -> str | None:
@@ -333,14 +285,14 @@ def named_store(path: str) -> str | None:
     return None if place is None else os.path.join(os.path.dirname(path), place)
 
 
+def store_of(path: str) -> str:
+    """The folder of the store that a file is for; the file may be wrong otherwise."""
+    return named_store(path) or os.path.join(os.path.dirname(path), Storage().path)
+
+
 def _build(path: str | None, findings: Findings) -> Config:
-    queues = [
-        QueueConfig(
-            entry["name"], entry.get("type", "classic"), queue_options(entry), f"queues[{i}]"
-        )
-        for i, entry in enumerate(findings.plain.get("queues", []))
-    ]
-    return Config(path, msgspec.convert(findings.plain, File), queues, findings)
+    plain = findings.plain
+    return Config(path, msgspec.convert(plain, File), queues_of(plain), findings)
 
 
 def _read(path: str) -> Findings:

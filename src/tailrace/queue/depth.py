@@ -2,7 +2,8 @@
 
 Publishers of several processes don't wait for each other, so what they publish at the same moment
 may exceed the limit. To look costs a turn in each group; so a publisher that has found much room
-takes an eighth of it without looking again, and looks each time when there is little. What nobody
+takes an eighth of it without looking again, for a moment, and looks each time when there is little.
+So each of the others may add an eighth of the room that it found in the last moment. What nobody
 will ever get (it has expired, or a group's filter passes it by) is counted until there is no room,
 and then no more.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Final
 
 from tailrace.errors import Full
@@ -20,6 +22,7 @@ from tailrace.queue.settings import QueueSettings
 __all__ = ["Depth", "refuse_more_than_fit", "waits"]
 
 _SHARE: Final = 8
+_MOMENT_S: Final = 0.05
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
 
 
@@ -51,22 +54,25 @@ class Depth:
         self._lock = threading.Lock()
         self._room = 0  # that was found, and not used since
         self._limit = 0  # by which
+        self._until_s = 0.0  # then others may have used it
 
     def admit(self, settings: QueueSettings, count: int, *, block: bool) -> bool:
         """Return when there is room for so many, or raise `Full`, as `limits.on_full` says; without
         `block` nobody waits. Did somebody?"""
         limit = settings.limits.max_depth
         with self._lock:
-            if self._limit == limit and self._room >= count:
+            if self._limit == limit and self._room >= count and monotonic() < self._until_s:
                 self._room -= count
                 return False
         pauses, has_waited = waits(), False
         while limit:
             refuse_more_than_fit(settings, count)
+            looked_s = monotonic()
             room = limit - self._measure()
             if room >= count:
                 with self._lock:
                     self._limit, self._room = limit, (room - count) // _SHARE
+                    self._until_s = looked_s + _MOMENT_S
                 break
             on_full = settings.limits.on_full
             if self._pass_by() or (on_full == "drop_oldest" and self._drop(limit - count)):

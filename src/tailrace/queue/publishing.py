@@ -426,7 +426,7 @@ class Publishing:
         else:
             self.admit(settings, 1, block=block)
             expiry = expires_at(settings, ttl, self._wall_ms())
-            coming = records_of(values, stamp, expiry, settings)
+            coming = records_of(values, stamp, expiry, settings, self.log.options)
             first = next(coming, None)
             if first is None:
                 raise _no_messages()
@@ -458,7 +458,8 @@ class Publishing:
         stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
 
         def make(expiry: int | None) -> list[Record]:
-            return self._one_batch(settings, list(records_of(some, stamp, expiry, settings)))
+            records = records_of(some, stamp, expiry, settings, self.log.options)
+            return self._one_batch(settings, list(records))
 
         return self._admitted(settings, block, ttl, len(some), make)
 

@@ -1,8 +1,9 @@
 """Space that is kept for when there is none.
 
 On a full disk consumers have to go on, or it stays full: acknowledgements are a few bytes each, and
-so is what it takes to delete something. So each store keeps a file of zeros. It is made when the
-store is opened, given up when somebody needs the space, and made again when there is enough.
+so is what it takes to delete something. So each store keeps a file that takes space. It is made
+when the store is opened, given up when somebody needs the space, and made again when there is
+enough.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Reserve:
             return
         file = self._fs.open(self._path, write=True, create=True)
         try:
-            write_all(file, bytes(SIZE), 0)
+            write_all(file, os.urandom(SIZE), 0)  # no file system can make less of it
             file.sync()
         except OSError as error:
             with contextlib.suppress(OSError):

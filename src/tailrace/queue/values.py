@@ -13,19 +13,19 @@ from tailrace.kernel import MAX_SECTION, Record, TooLarge, encode
 from tailrace.log.options import LogOptions
 from tailrace.queue.inputs import no_batch_holds
 from tailrace.queue.message import Stamp, check_headers, new_record
-from tailrace.queue.observing import weigh
 from tailrace.queue.settings import QueueSettings
 
 __all__ = ["check_batch", "check_size", "checked_records", "exceeds", "records_of"]
 
 _SOME: Final = 1000  # messages that are looked at together
+_RECORD: Final = 16  # bytes of a record besides what it carries, more or less
 
 
 def check_batch(records: list[Record], queue: str, options: LogOptions) -> None:
     """`Full` if a batch cannot hold one of them, `TooLarge` if it cannot hold all together; nothing
     is tried of those that are small."""
     limit = options.max_batch_bytes
-    if sum(weigh(record.key, record.value) for record in records) > limit // 2:
+    if sum(map(_weight, records)) > limit // 2:
         try:
             encode(records, 0, options.codec, (), limit)
         except TooLarge as error:
@@ -34,6 +34,14 @@ def check_batch(records: list[Record], queue: str, options: LogOptions) -> None:
             for record in records:
                 check_batch([record], queue, options)
             raise
+
+
+def _weight(record: Record) -> int:
+    """More than half of what it takes in a batch, in any case."""
+    weight = len(record.key or b"") + len(record.value or b"") + _RECORD
+    for name, value in record.headers.pairs:
+        weight += 4 * len(name) + len(value) + 2
+    return weight
 
 
 def check_size(record: Record, settings: QueueSettings) -> None:
@@ -74,7 +82,7 @@ def checked_records(
     most = options.max_batch_bytes // 2
     if _are_plain(values, min(most, _largest(settings))):
         return stamp.records(values, expiry)
-    records = list(records_of(values, stamp, expiry, settings))
+    records = list(records_of(values, stamp, expiry, settings, options))
     if _longest(records, "key") + _longest(records, "value") > most:
         for record in records:
             check_batch([record], settings.name, options)
@@ -86,19 +94,30 @@ def _longest(records: list[Record], name: str) -> int:
 
 
 def records_of(
-    values: Iterable[Any], stamp: Stamp, expiry: int | None, settings: QueueSettings
+    values: Iterable[Any],
+    stamp: Stamp,
+    expiry: int | None,
+    settings: QueueSettings,
+    options: LogOptions,
 ) -> Iterator[Record]:
-    """By and by: there may be more of them than memory."""
+    """By and by: there may be more of them than memory. A batch can hold each that has headers:
+    those of any other are short."""
     values, limit = iter(values), _largest(settings)
     while some := list(islice(values, _SOME)):
         if _are_plain(some, limit):
             yield from stamp.records(some, expiry)
         else:
             for value in some:
-                yield _record_of(value, stamp, expiry, settings)
+                yield _record_of(value, stamp, expiry, settings, options)
 
 
-def _record_of(value: Any, stamp: Stamp, expiry: int | None, settings: QueueSettings) -> Record:
+def _record_of(
+    value: Any,
+    stamp: Stamp,
+    expiry: int | None,
+    settings: QueueSettings,
+    options: LogOptions,
+) -> Record:
     key: Any = None
     headers: Any = None
     match value:
@@ -112,5 +131,6 @@ def _record_of(value: Any, stamp: Stamp, expiry: int | None, settings: QueueSett
         record = stamp.record(value, b"" if key is None else key, expiry)
     else:
         record = new_record(value, stamp.topic, key=key, headers=headers, expires_at=expiry)
+        check_batch([record], settings.name, options)
     check_size(record, settings)
     return record
