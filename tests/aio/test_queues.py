@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace import Closed, ConfigError, Full, InvalidName, LeaseLost, Outgoing
+from tailrace import (
+    Closed,
+    ConfigError,
+    Full,
+    InvalidName,
+    LeaseLost,
+    Locked,
+    NotWritten,
+    OutcomeUnknown,
+    Outgoing,
+)
+from tailrace import Message as BlockingMessage
+from tailrace.queue.classic import ClassicGroup
 from tests.aio.queue_support import APIS, Api, offsets, values
 from tests.aio.support import collect, run
 from tests.log.helpers import WAIT
@@ -279,6 +294,38 @@ def test_keeping_a_message_while_a_block_runs(path: Path, api: Api) -> None:
     run(work())
 
 
+@pytest.mark.parametrize(
+    "error", [Full, Locked, NotWritten, OutcomeUnknown, partial(OSError, errno.EIO)]
+)
+def test_keeping_a_message_goes_on_after_an_error(
+    path: Path, api: Api, monkeypatch: pytest.MonkeyPatch, error: Callable[[str], Exception]
+) -> None:
+    calls, keep = 0, ClassicGroup.keep
+
+    def fail_once(group: ClassicGroup, message: BlockingMessage) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise error("not now")
+        return keep(group, message)
+
+    monkeypatch.setattr(ClassicGroup, "keep", fail_once)
+
+    async def work() -> None:
+        async with api.open(path, **FAST) as store:
+            queue = await store.queue("q", visibility_timeout=0.6)
+            await queue.publish(b"0")
+            async with queue.consumer("g") as consumer, queue.consumer("g") as other:
+                [message] = await consumer.receive()
+                async with message.auto_extend() as keeping:
+                    assert await other.receive(1, wait=1.5) == []
+                    assert calls > 4
+                    assert not keeping.lost
+                await message.ack()
+
+    run(work())
+
+
 def test_settled_twice(path: Path, api: Api) -> None:
     async def work() -> None:
         async with api.open(path, **FAST) as store:
@@ -336,6 +383,28 @@ def test_a_block_acks_or_nacks(path: Path, api: Api, clock: ManualClock) -> None
                 clock.advance(5.1)
                 [second] = await consumer.receive(3)
                 assert second.last_error == "KeyError: 'lost'"
+
+    run(work())
+
+
+def test_a_block_whose_error_cannot_be_made_text(path: Path, api: Api, clock: ManualClock) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    async def work() -> None:
+        async with api.open(path, clock=clock, **FAST) as store:
+            queue = await store.queue("q")
+            await queue.publish(b"0")
+            async with queue.consumer("g") as consumer:
+                [message] = await consumer.receive()
+                with pytest.raises(Mute):
+                    async with message:
+                        raise Mute
+                assert message.settled == "nacked"
+                clock.advance(5.1)
+                [again] = await consumer.receive()
+                assert again.last_error == "Mute"
 
     run(work())
 

@@ -1,4 +1,5 @@
-"""The thread of a log: jobs in their order, whoever asks for them and however that ends."""
+"""The thread of a log: jobs in their order, whoever asks for them and however that ends. And those
+that do each job on its own."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from tailrace.aio.worker import Worker, _Job, finish
+from tailrace.aio import worker as worker_module
+from tailrace.aio.worker import Crew, Worker, _Job, finish
 from tests.aio.support import run, steps, until
-from tests.log.helpers import WAIT, eventually, in_threads
+from tests.log.helpers import WAIT, eventually, in_threads, run_python
 from tests.threads import our_threads
 
 
@@ -339,3 +341,185 @@ def test_what_is_finished_although_nobody_waits(is_cancelled: bool) -> None:
                 await task
 
     run(work())
+
+
+# --- a crew -------------------------------------------------------------------------------
+
+
+def test_a_crew_does_each_job_on_its_own() -> None:
+    async def work() -> None:
+        crew, together = Crew("test"), threading.Barrier(5)
+        futures = [crew.do(lambda: together.wait(WAIT)) for _ in range(5)]
+        assert sorted(await asyncio.gather(*futures)) == [*range(5)]
+        futures = [crew.do(lambda: 1), crew.do(fail(KeyError("2"))), crew.do(lambda: 3)]
+        found = await asyncio.gather(*futures, return_exceptions=True)
+        assert (found[0], type(found[1]), found[2]) == (1, KeyError, 3)
+        assert set(our_threads()) == {"tailrace-aio test crew"}
+        assert len(our_threads()) == 5
+        crew.let_go()
+
+    run(work())
+
+
+def test_a_crew_has_no_more_threads_than_it_needs() -> None:
+    async def work() -> None:
+        crew = Crew("test")
+        for number in range(200):
+            assert await crew.do(lambda number=number: number) == number  # type: ignore[misc]
+        assert len(our_threads()) == 1
+        crew.let_go()
+
+    run(work())
+
+
+def test_a_crew_that_is_asked_for_very_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has no thread for is done as soon as one is free; what is cancelled before that is
+    not."""
+    monkeypatch.setattr(worker_module, "_MOST_THREADS", 3)
+
+    async def work() -> None:
+        crew, go_on, done = Crew("test"), threading.Event(), []
+        held = [crew.do(lambda: go_on.wait(WAIT)) for _ in range(3)]
+        others = [crew.do(lambda n=n: done.append(n)) for n in range(50)]  # type: ignore[misc]
+        assert len(our_threads()) == 3
+        others[7].cancel()
+        await steps(5)
+        assert not done
+        drained = asyncio.ensure_future(crew.drain())
+        go_on.set()
+        await drained
+        assert sorted(done) == [n for n in range(50) if n != 7]
+        await asyncio.gather(*held, *(each for each in others if not each.cancelled()))
+        await crew.drain()
+        crew.let_go()
+
+    run(work())
+
+
+def test_a_crew_lingers_until_it_is_let_go() -> None:
+    async def work() -> None:
+        crew, begun, go_on = Crew("test"), threading.Semaphore(0), threading.Event()
+
+        def job() -> bool:
+            begun.release()
+            return go_on.wait(WAIT)
+
+        futures = [crew.do(job) for _ in range(3)]
+        for _ in futures:
+            begun.acquire()
+        crew.let_go()
+        futures.append(crew.do(lambda: True))
+        go_on.set()
+        assert await asyncio.gather(*futures) == [True] * 4
+        await until(lambda: not our_threads())
+        assert await crew.do(lambda: 1) == 1  # it can be asked all the same
+
+    run(work())
+
+
+def test_the_threads_of_a_crew_end_at_any_moment_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that comes just then is done all the same."""
+    monkeypatch.setattr(worker_module, "LINGER_S", 0.0005)
+
+    async def work() -> None:
+        crew = Crew("test")
+
+        async def ask(task: int) -> None:
+            for number in range(200):
+                assert await crew.do(lambda: number) == number  # noqa: B023
+                await asyncio.sleep(0.0003 * (task % 3))
+
+        await asyncio.gather(*map(ask, range(5)))
+        await until(lambda: not our_threads())
+
+    run(work(), debug=False)
+
+
+def test_a_crew_keeps_nothing_alive() -> None:
+    class Thing:
+        def use(self) -> None:
+            return
+
+        def fail(self) -> None:
+            raise ValueError
+
+    async def work() -> None:
+        crew = Crew("test")
+        gc.disable()  # there must be no cycle either
+        try:
+            for verb in ("use", "fail"):
+                thing = Thing()
+                gone = weakref.ref(thing)
+                await asyncio.gather(crew.do(getattr(thing, verb)), return_exceptions=True)
+                del thing
+                await until(lambda gone=gone: gone() is None)  # type: ignore[misc]
+        finally:
+            gc.enable()
+        crew.let_go()
+
+    run(work(), debug=False)
+
+
+def test_a_crew_without_a_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        crew, done = Crew("test"), []
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail(RuntimeError("can't start new thread")))
+            with pytest.raises(RuntimeError):
+                crew.do(lambda: done.append(1))
+        await crew.drain()
+        await crew.do(lambda: None)
+        assert not done
+        crew.let_go()
+
+    run(work())
+
+
+def test_a_crew_and_a_loop_that_is_closed() -> None:
+    crew, go_on, done = Crew("test"), threading.Event(), threading.Event()
+
+    def job() -> None:
+        assert go_on.wait(WAIT)
+        done.set()
+
+    async def work() -> None:
+        crew.do(job)
+
+    run(work())
+    go_on.set()
+    assert done.wait(WAIT)
+    crew.let_go()
+
+
+def test_a_forked_child_has_a_crew_of_its_own() -> None:
+    found = run_python(
+        """
+import asyncio, json, os, threading, warnings
+from tailrace.aio.worker import Crew
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of threads and forks
+crew, go_on = Crew("test"), threading.Event()
+
+async def ask():
+    await asyncio.wait_for(crew.drain(), 30)
+    return await asyncio.wait_for(crew.do(lambda: 7), 30)
+
+async def parent():
+    await crew.do(lambda: None)
+    held = [crew.do(lambda: go_on.wait(30)) for _ in range(20)]
+    child = os.fork()
+    if not child:
+        found = []
+        thread = threading.Thread(target=lambda: found.append(asyncio.run(ask())))
+        thread.start()
+        thread.join()
+        os._exit(found[0])
+    _pid, status = os.waitpid(child, 0)
+    go_on.set()
+    await asyncio.gather(*held)
+    print(json.dumps(os.waitstatus_to_exitcode(status)))
+
+asyncio.run(parent())
+"""
+    )
+    assert found == 7

@@ -57,7 +57,7 @@ class Consumer(Receiver[BlockingConsumer]):
 
     async def extend(self, messages: Iterable[Message], seconds: float | str | None = None) -> None:
         """Extend their leases; see `Message`."""
-        await self._settling().beside(partial(self._joined().extend, self._ours(messages), seconds))
+        await self._settling().extend(partial(self._joined().extend, self._ours(messages), seconds))
 
     def _ours(self, messages: Iterable[Message]) -> list[BlockingMessage]:
         try:
@@ -171,4 +171,4 @@ class StreamConsumer(Receiver[BlockingStreamConsumer]):
 
     async def committed(self) -> int:
         """Everything below was processed, by whichever consumer of the group."""
-        return await asyncio.to_thread(getattr, self._joined(), "committed")
+        return await self._queue.crew.do(partial(getattr, self._joined(), "committed"))

@@ -4,6 +4,9 @@ To ack one message takes a change of thread, a write, and in a queue whose flush
 fdatasync. Acks that come while others are under way wait, and all who wait go in one step. So a
 hundred tasks that ack a message each pay for two or three of these, not for a hundred.
 
+Leases are extended beside all that: whoever keeps a message waits for no disk, nor for what others
+do with theirs.
+
 Whoever settles a message and is cancelled meanwhile has settled it all the same: otherwise nobody
 would get the message before its lease ends.
 """
@@ -14,14 +17,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from tailrace.aio.worker import LINGER_S, Worker, finish
+from tailrace.aio.worker import LINGER_S, Crew, Worker, finish
 from tailrace.errors import LeaseLost
 from tailrace.queue.classic import ClassicGroup
 from tailrace.queue.message import Message
 
 __all__ = ["Desk"]
+
+T = TypeVar("T")
 
 _Settle = Callable[[list[Message]], None]
 
@@ -45,6 +50,8 @@ class Desk:
         """`group` is none for a stream, where each message knows what to do."""
         self.group = group
         self._worker = Worker(f"{name} desk", linger_s=LINGER_S)
+        self._extender = Worker(f"{name} leases", linger_s=LINGER_S)
+        self._crew = Crew(f"{name} desk")
         self._acks: deque[_Slip] = deque()
         self._releases: deque[_Slip] = deque()
         self._ack: _Settle = _checkpoint if group is None else group.ack
@@ -60,28 +67,34 @@ class Desk:
     async def release(self, messages: list[Message]) -> None:
         await self._together(self._releases, self._release, messages)
 
-    async def beside(self, job: Callable[[], object]) -> None:
+    async def beside(self, job: Callable[[], T]) -> T:
         """Have something done on its own: it takes long, or is rare."""
-        await finish(asyncio.to_thread(job))
+        return await finish(self._crew.do(job))
+
+    async def extend(self, job: Callable[[], object]) -> None:
+        """Have leases extended."""
+        await finish(self._extender.do(job))
 
     async def keep(self, message: Message) -> float | None:
         """Extend its lease, unless it lasts longer anyway; for how many seconds it lasts now.
         `None` in a stream, where nobody has a lease."""
         if self.group is None:
             return None
-        return await finish(asyncio.to_thread(self.group.keep, message))
+        return await finish(self._extender.do(partial(self.group.keep, message)))
 
     async def drain(self) -> None:
         """Return when what was asked for is done."""
-        await self._worker.drain()
+        await asyncio.gather(self._worker.drain(), self._extender.drain(), self._crew.drain())
 
     def let_go(self) -> None:
         """Nobody comes any more, or hardly anybody."""
         self._worker.let_go()
+        self._extender.let_go()
+        self._crew.let_go()
 
     def __del__(self) -> None:
-        if hasattr(self, "_worker"):
-            self._worker.let_go()
+        if hasattr(self, "_crew"):
+            self.let_go()
 
     async def _together(
         self, waiting: deque[_Slip], settle: _Settle, messages: list[Message]

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tailrace.aio.reading import Reading
-from tailrace.aio.worker import Worker
+from tailrace.aio.worker import Crew, Worker
 from tailrace.errors import Closed
 from tailrace.kernel import Record
 from tailrace.log.commit import Receipt
@@ -74,6 +74,7 @@ class Log:
         self._log: BlockingLog | None = None
         self._worker = Worker(self.path)
         self._lookout = Worker(f"{self.path} lookout")
+        self._crew = Crew(self.path)
         self._lock = threading.Lock()  # what follows is used by several loops
         self._openers = 0  # those who have opened it, or are about to
         self._followers: weakref.WeakSet[Reading[Any]] = weakref.WeakSet()
@@ -138,14 +139,17 @@ class Log:
                 self._log.close()
         finally:
             self._is_closed = True
-            self._worker.let_go()
-            self._lookout.let_go()
+            self._let_go_of_threads()
 
     def __del__(self) -> None:
         # Dropped without a close: the thread ends, and the log goes as if it had crashed.
-        if hasattr(self, "_lookout"):
-            self._worker.let_go()
-            self._lookout.let_go()
+        if hasattr(self, "_crew"):
+            self._let_go_of_threads()
+
+    def _let_go_of_threads(self) -> None:
+        self._worker.let_go()
+        self._lookout.let_go()
+        self._crew.let_go()
 
     async def __aexit__(
         self,
@@ -265,7 +269,7 @@ class Log:
         timeout: float | None = None,
     ) -> Reading[T]:
         log = self._opened()
-        return Reading(lambda: start(log), weigh, timeout, self._lookout, self._worker)
+        return Reading(lambda: start(log), weigh, self._crew, timeout, self._lookout, self._worker)
 
     async def offset_at(self, timestamp: int) -> int:
         """The first offset whose record is not older than `timestamp` (milliseconds)."""
@@ -313,7 +317,7 @@ class Log:
 
     async def _look(self, job: Callable[[BlockingLog], T]) -> T:
         """Beside appends."""
-        return await asyncio.to_thread(job, self._seen())
+        return await self._crew.do(partial(job, self._seen()))
 
 
 def _weigh(record: Record) -> int:

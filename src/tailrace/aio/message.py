@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any
 
 from tailrace.aio.desk import Desk
-from tailrace.errors import LeaseLost, NotWritten, TailraceError
+from tailrace.errors import LeaseLost, TailraceError
 from tailrace.kernel import Headers, Record
-from tailrace.queue.extending import pause_s
+from tailrace.queue.extending import is_over, pause_s
 from tailrace.queue.inputs import as_outgoing
 from tailrace.queue.message import Message as BlockingMessage
 from tailrace.queue.message import describe
@@ -133,7 +133,7 @@ class Message:
         """What a delivery carries besides the publisher's headers."""
         if self._desk is None or not self._desk.is_stream:
             return self._message.properties
-        return await asyncio.to_thread(getattr, self._message, "properties")
+        return await self._desk.beside(partial(getattr, self._message, "properties"))
 
     def __repr__(self) -> str:
         return f"aio.{self._message!r}"
@@ -172,7 +172,11 @@ class Message:
 
     async def extend(self, seconds: float | str | None = None) -> None:
         """Keep it for so long from now on; by default for the visibility timeout."""
-        await self._beside(partial(self._message.extend, seconds))
+        job = partial(self._message.extend, seconds)
+        if self._desk is None:
+            job()  # raises: nobody has a lease on it
+        else:
+            await self._desk.extend(job)
 
     def auto_extend(self) -> AutoExtend:
         """`async with message.auto_extend():` keeps it as long as the block runs."""
@@ -222,7 +226,8 @@ class AutoExtend:
     it was lost all the same: the machine slept, the loop was blocked, or the disk was full for too
     long. A message that was settled in the block is not lost.
 
-    How long a lease lasts is asked each time, as in `tailrace.queue.extending`.
+    How long a lease lasts is asked each time, and after which errors it goes on, as in
+    `tailrace.queue.extending`.
     """
 
     def __init__(self, message: Message) -> None:
@@ -235,11 +240,10 @@ class AutoExtend:
             await asyncio.sleep(pause_s(left_s))
             try:
                 left_s = await self._message._keep()
-            except (OSError, NotWritten):  # there is time for another try
-                continue
-            except TailraceError:  # lost, settled in the block, or the queue is gone
-                self.lost = self._message.settled is None
-                return
+            except (TailraceError, OSError) as error:
+                if is_over(error):
+                    self.lost = self._message.settled is None
+                    return
 
     async def __aenter__(self) -> AutoExtend:
         left_s = await self._message._keep()

@@ -17,7 +17,7 @@ from tailrace.aio.message import Message
 from tailrace.aio.reading import Reading
 from tailrace.aio.receiving import Receiver
 from tailrace.aio.room import when_there_is_room
-from tailrace.aio.worker import LINGER_S, Worker, finish, finish_all
+from tailrace.aio.worker import LINGER_S, Crew, Worker, finish, finish_all
 from tailrace.errors import Closed
 from tailrace.kernel import Record
 from tailrace.log.commit import Receipt
@@ -53,6 +53,7 @@ class LogQueue(Generic[Q]):
         self._keeper = keeper
         self._worker = Worker(self.name, linger_s=LINGER_S)
         self.lookout = Worker(f"{self.name} lookout", linger_s=LINGER_S)
+        self.crew = Crew(self.name)
         self._lock = threading.Lock()  # what follows is used by several loops and threads
         self._receivers: weakref.WeakSet[Receiver[Any]] = weakref.WeakSet()
         self._followers: weakref.WeakSet[Reading[Message]] = weakref.WeakSet()
@@ -257,7 +258,7 @@ class LogQueue(Generic[Q]):
             return Message(BlockingMessage(name, record, None, 0, 0, 0))
 
         reading: Reading[Message] = Reading(
-            begin, _weigh, timeout, self.lookout, self._keeper, wrap
+            begin, _weigh, self.crew, timeout, self.lookout, self._keeper, wrap
         )
         if follow:
             with self._lock:
@@ -361,24 +362,27 @@ class LogQueue(Generic[Q]):
 
     def let_go(self) -> None:
         """The store is closed, and the threads may end."""
-        self._worker.let_go()
-        self.lookout.let_go()
+        self._let_go_of_threads()
         with self._lock:
             desks = list(self._desks.values())
         for desk in desks:
             desk.let_go()
 
     def __del__(self) -> None:
-        if hasattr(self, "lookout"):
-            self._worker.let_go()
-            self.lookout.let_go()
+        if hasattr(self, "crew"):
+            self._let_go_of_threads()
+
+    def _let_go_of_threads(self) -> None:
+        self._worker.let_go()
+        self.lookout.let_go()
+        self.crew.let_go()
 
     def __repr__(self) -> str:
         return f"aio.{self._queue!r}"
 
     async def _ask(self, question: Callable[[Q], T]) -> T:
         """Beside everything else."""
-        return await asyncio.to_thread(question, self._queue)
+        return await self.crew.do(partial(question, self._queue))
 
 
 class Queue(LogQueue[BlockingQueue]):

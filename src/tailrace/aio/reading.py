@@ -9,7 +9,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from tailrace.aio.worker import Worker
+from tailrace.aio.worker import Crew, Worker
 from tailrace.log.follow import Tailing
 
 __all__ = ["Reading"]
@@ -46,17 +46,19 @@ class Reading(Generic[T], AsyncIterator[T]):
         self,
         start: Callable[[], Iterator[T] | Tailing],
         weigh: Callable[[T], int],
+        crew: Crew,
         timeout: float | None = None,
         lookout: Worker | None = None,
         worker: Worker | None = None,
         wrap: Callable[[Any], T] | None = None,
     ) -> None:
-        """`start` begins to read, in a thread; `weigh` tells the bytes of an item. At the end of
-        the log the `lookout` does: it looks for all who follow, whom one event wakes, in one go.
+        """`start` begins to read; `weigh` tells the bytes of an item. The `crew` reads; at the end
+        of the log the `lookout` does: it looks for all who follow, whom one event wakes, in one go.
         The `worker` lets go of files if nobody else does. `wrap` makes of what was read what is
         handed out."""
         self._start = start
         self._weigh = weigh
+        self._crew = crew
         self._timeout = timeout
         self._lookout = lookout
         self._worker = worker
@@ -127,8 +129,7 @@ class Reading(Generic[T], AsyncIterator[T]):
             if self._lookout is not None and self._tailing is not None and self._source is None:
                 pending = self._lookout.do(self._read)
             else:
-                loop = asyncio.get_running_loop()
-                pending = loop.run_in_executor(None, self._read)
+                pending = self._crew.do(self._read)
             self._pending = pending
         portion = await asyncio.shield(pending)
         if self._pending is pending:

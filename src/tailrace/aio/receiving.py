@@ -117,7 +117,7 @@ class Receiver(Generic[B], AsyncIterator[Message]):
     async def _tell_why(self) -> None:
         """Raise: it is closed, or its queue was deleted, which somebody has to look for."""
         if self._blocking is not None:
-            await asyncio.to_thread(self._blocking.check_open)
+            await self._queue.crew.do(self._blocking.check_open)
         self._check_open()
 
     def _joined(self) -> B:

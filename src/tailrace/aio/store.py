@@ -15,7 +15,7 @@ from tailrace.aio.consumer import Consumer, StreamConsumer
 from tailrace.aio.message import Message
 from tailrace.aio.queue import Queue, Stream
 from tailrace.aio.room import when_there_is_room
-from tailrace.aio.worker import Worker, finish, finish_all
+from tailrace.aio.worker import Crew, Worker, finish, finish_all
 from tailrace.config.opening import open_store as open_configured
 from tailrace.errors import Closed
 from tailrace.log.fs import FileSystem
@@ -100,6 +100,7 @@ class Store:
         )
         self._store: BlockingStore | None = None
         self._worker = Worker(self.path)
+        self._crew = Crew(self.path)
         self._lock = threading.Lock()  # what follows is used by several loops and threads
         self._openers = 0  # those who have opened it, or are about to
         self._queues: dict[str, Queue | Stream] = {}
@@ -176,6 +177,7 @@ class Store:
         finally:
             self._is_closed = True
             self._worker.let_go()
+            self._crew.let_go()
             with self._lock:
                 queues = list(self._queues.values())
             for queue in queues:
@@ -183,8 +185,9 @@ class Store:
 
     def __del__(self) -> None:
         # Dropped without a close: the thread ends, and the logs go as if they had crashed.
-        if hasattr(self, "_worker"):
+        if hasattr(self, "_crew"):
             self._worker.let_go()
+            self._crew.let_go()
 
     async def __aexit__(
         self,
@@ -231,7 +234,7 @@ class Store:
     async def stats(self, *, exact: bool = False) -> StoreStats:
         """Figures of each queue, by name. Nobody is disturbed, and no log is left open that was
         not. What would take long to count is estimated, and says so, unless it is to be `exact`."""
-        return await asyncio.to_thread(partial(self._opened().stats, exact=exact))
+        return await self._crew.do(partial(self._opened().stats, exact=exact))
 
     async def backup(
         self,
@@ -242,8 +245,8 @@ class Store:
         progress: Callable[[int, int], object] | None = None,
     ) -> BackupReport:
         """Copy the whole store, while it is used by whomever, to a new folder, for
-        `tailrace.restore_backup`. It is there as a whole, or not at all. If it is cancelled it is
-        broken off, in a moment. `progress` is called in a thread."""
+        `tailrace.restore_backup`. It is there as a whole, or not at all. Cancelled, it returns when
+        it is broken off, in a moment. `progress` is called in a thread."""
         store, is_cancelled = self._opened(), threading.Event()
 
         def tell(done: int, total: int) -> None:
@@ -252,11 +255,12 @@ class Store:
             if progress is not None:
                 progress(done, total)
 
-        work = partial(store.backup, path, since=since, link=link, progress=tell)
+        work = self._crew.do(partial(store.backup, path, since=since, link=link, progress=tell))
         try:
-            return await asyncio.to_thread(work)
+            return await finish(work)
         except asyncio.CancelledError:
             is_cancelled.set()
+            await asyncio.wait([work])  # a program that ends now would leave half of it behind
             raise
 
     async def delete(self, name: str) -> None:
@@ -373,7 +377,7 @@ class Store:
     ) -> list[Message]:
         """The dead letters of a queue that nobody has dealt with, oldest first. `places` are queues
         that have some beside: the `dead_letters` of pipelines."""
-        found = await asyncio.to_thread(self._opened().dead, name, limit, places=places)
+        found = await self._crew.do(partial(self._opened().dead, name, limit, places=places))
         return [Message(message) for message in found]
 
     async def redrive(
@@ -392,7 +396,7 @@ class Store:
         for `dead`."""
         options: dict[str, Any] = {"group": group, "offsets": offsets, "limit": limit}
         redrive = partial(self._opened().redrive, name, **options, places=places)
-        return await asyncio.to_thread(redrive)
+        return await self._crew.do(redrive)
 
     def __repr__(self) -> str:
         state = ", closed" if self._is_closing else ", not open" if self._store is None else ""

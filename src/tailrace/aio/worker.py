@@ -1,8 +1,12 @@
-"""A thread that does what tasks ask for, one thing after the other.
+"""Threads that do what tasks ask for: a worker one thing after the other, a crew each on its own.
 
-The order is that of the calls, so appends keep theirs. What has piled up is done in one go, and the
-tasks are told with one call into their loop: a hundred appends at once cost two changes of thread,
-not two hundred. But nobody waits to be told until something slow is done that was asked for later.
+The order of a worker is that of the calls, so appends keep theirs. What has piled up is done in one
+go, and the tasks are told with one call into their loop: a hundred appends at once cost two changes
+of thread, not two hundred. But nobody waits to be told until something slow is done that was asked
+for later.
+
+Nothing of ours is done in asyncio's default executor: that is the user's, whose jobs may take all
+of its threads for as long as they like, and may wait for us.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["LINGER_S", "Worker", "finish", "finish_all"]
+__all__ = ["LINGER_S", "Crew", "Worker", "finish", "finish_all"]
 
 T = TypeVar("T")
 
@@ -28,6 +32,8 @@ logger = logging.getLogger("tailrace")
 _TELL_AFTER_S = 0.001
 
 LINGER_S = 5.0  # for workers of which there may be many, that are needed now and then
+
+_MOST_THREADS = 16  # of a crew: with more they would rather wait for each other than for the disk
 
 
 class _Job(NamedTuple):
@@ -51,7 +57,7 @@ class Worker:
         self._is_kept = False
         self._linger_s = linger_s
         self.start_afresh()
-        _workers.add(self)
+        _all.add(self)
 
     def start_afresh(self) -> None:
         """Without a thread and without jobs: in a forked child they are the parent's."""
@@ -147,6 +153,89 @@ class Worker:
             logger.exception("%s", self._name)
 
 
+class Crew:
+    """Threads for what may take long, or is rare, and needs no order: nothing waits for anything
+    else, unless there is very much. Thread-safe. A thread ends when there was nothing to do for
+    `LINGER_S`, or when it is let go and there is nothing left to do."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._linger_s = LINGER_S
+        self.start_afresh()
+        _all.add(self)
+
+    def start_afresh(self) -> None:
+        """As `Worker.start_afresh`."""
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._under_way = 0  # jobs that were asked for and are not done
+        self._threads = 0  # more than that only if they linger
+        self._drains: list[asyncio.Future[None]] = []
+
+    def do(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """As `Worker.do`."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            if self._threads <= self._under_way and self._threads < _MOST_THREADS:
+                name = f"tailrace-aio {self._name} crew"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+                self._threads += 1
+            self._under_way += 1
+            self._jobs.put(_Job(partial(copy_context().run, job), True, future))
+        return future
+
+    async def drain(self) -> None:
+        """Return when nothing is under way."""
+        with self._lock:
+            if not self._under_way:
+                return
+            future = asyncio.get_running_loop().create_future()
+            self._drains.append(future)
+        await future
+
+    def let_go(self) -> None:
+        """End the threads when there is nothing left to do. Takes no lock, as in a worker."""
+        self._linger_s = 0.0
+        for _ in range(self._threads):
+            self._jobs.put(None)
+
+    def _run(self) -> None:
+        while self._work() or self._is_needed():
+            pass
+
+    def _is_needed(self) -> bool:
+        """Is there a job that no other thread has?"""
+        with self._lock:
+            if self._threads <= self._under_way:
+                return True
+            self._threads -= 1
+            return False
+
+    def _work(self) -> bool:
+        """Wait for a job and do it; false if none came. Nothing of it is left here afterwards, as
+        in a worker."""
+        try:
+            job = self._jobs.get(timeout=self._linger_s)
+        except queue.Empty:
+            return False
+        if job is None:
+            return False
+        assert job.future is not None
+        done: dict[asyncio.AbstractEventLoop, list[_Done]] = {}
+        if not job.future.cancelled():
+            done[job.future.get_loop()] = [_attempt(job.do, job.future)]
+        del job
+        with self._lock:  # first: whoever is told and asks for more finds this thread free
+            self._under_way -= 1
+            drained: list[asyncio.Future[None]] = []
+            if not self._under_way:
+                drained, self._drains = self._drains, []
+        for future in drained:
+            done.setdefault(future.get_loop(), []).append(_Done(future, None, None))
+        _tell(done)
+        return True
+
+
 async def finish(work: asyncio.Future[T] | Coroutine[Any, Any, T]) -> T:
     """Wait for it; if we are cancelled meanwhile it is done all the same, and what comes of it
     concerns nobody any more."""
@@ -198,12 +287,12 @@ def _settle(results: list[_Done]) -> None:
             future.set_result(result)
 
 
-_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_all: weakref.WeakSet[Worker | Crew] = weakref.WeakSet()
 
 
 def _start_afresh() -> None:
-    for worker in list(_workers):
-        worker.start_afresh()
+    for each in list(_all):
+        each.start_afresh()
 
 
 os.register_at_fork(after_in_child=_start_afresh)

@@ -9,12 +9,18 @@ from types import TracebackType
 from tailrace.errors import Closed, LeaseLost, TailraceError
 from tailrace.queue.message import Message
 
-__all__ = ["AutoExtend", "pause_s"]
+__all__ = ["AutoExtend", "is_over", "pause_s"]
 
 
 def pause_s(left_s: float) -> float:
     """When to extend a lease that lasts for so long: two more tries are possible after that."""
     return max(left_s / 3, 0.01)
+
+
+def is_over(error: TailraceError | OSError) -> bool:
+    """Is there nothing to extend any more: it was lost, or settled meanwhile, or the queue is gone?
+    After any other error there is time for another try."""
+    return isinstance(error, LeaseLost | Closed)
 
 
 class AutoExtend:
@@ -39,11 +45,10 @@ class AutoExtend:
         while not self._done.wait(wait_s):
             try:
                 wait_s = pause_s(self._keep(self._message))
-            except (LeaseLost, Closed):  # or settled in the block
-                self.lost = self._message.settled is None
-                return
-            except (TailraceError, OSError):  # there is time for another try
-                continue
+            except (TailraceError, OSError) as error:
+                if is_over(error):
+                    self.lost = self._message.settled is None
+                    return
 
     def __enter__(self) -> AutoExtend:
         wait_s = pause_s(self._keep(self._message))

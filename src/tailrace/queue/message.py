@@ -359,5 +359,9 @@ class Message:
 
 
 def describe(error: Exception) -> str:
-    """An error, as it travels with the message that led to it."""
-    return f"{type(error).__name__}: {error}"
+    """An error, as it travels with the message that led to it; at least its kind, if it cannot be
+    made text."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  of somebody else's code: the error it is about matters more
+        return type(error).__name__
