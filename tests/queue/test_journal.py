@@ -109,6 +109,24 @@ def test_what_a_snapshot_has_needs_no_sync(fs: FaultyFileSystem, journal: Journa
     assert not fs.hits
 
 
+def test_after_a_sync_that_failed_only_a_snapshot_helps(
+    fs: FaultyFileSystem, journal: Journal
+) -> None:
+    """Another sync would succeed, and the pages be lost all the same."""
+    journal.write([FIRST])
+    fs.plan = on("sync", Fail())
+    for _ in range(2):  # of two threads, say, that wait together
+        with pytest.raises(OSError, match=r"Input/output error|failed before"):
+            journal.wait_durable(journal.mark)
+    mark = journal.mark
+    journal.begin_next(sync=True)
+    journal.put_next()
+    assert journal.open()
+    assert journal.wait_durable(mark) == 0.0
+    journal.write([SECOND])
+    assert journal.wait_durable(journal.mark) > 0.0
+
+
 def test_a_first_line_that_is_damaged(
     fs: FaultyFileSystem, journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:

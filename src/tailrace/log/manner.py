@@ -16,8 +16,10 @@ def system_ms() -> int:
 
 class Manner(NamedTuple):
     """`mode` is "owner", "shared" or "exclusive"; with `upkeep` there is a thread that flushes and
-    deletes. By `wall_ms` records and producers grow old."""
+    deletes. By `wall_ms` records and producers grow old. Where that thread flushes, it calls
+    `along` as often: other files go with the log, and are to be as durable."""
 
     mode: str
     upkeep: bool = True
     wall_ms: Callable[[], int] = system_ms
+    along: Callable[[], object] = lambda: None

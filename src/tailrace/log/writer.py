@@ -217,12 +217,12 @@ class Writer:
         self.bump_layout()
 
     def _start_upkeep(self) -> None:
-        chores = []
+        options, manner, chores = self._options, self._manner, list[Chore]()
         if self.flush_mode is FlushMode.ASYNC:
-            chores.append(Chore("flush", self._options.flush_interval_ms / 1000, self.flush_left))
-        if self._options.retention or self._start_offset > self.tail.extents()[0][0].base:
-            interval = self._options.retention_check_interval_ms / 1000
-            chores.append(Chore("retention", interval, self.vacuum))
+            flush = Chore("flush", options.flush_interval_ms / 1000, self.flush_left)
+            chores += [flush, flush._replace(name="flush along", do=manner.along, in_turn=False)]
+        if options.retention or self._start_offset > self.tail.extents()[0][0].base:
+            chores += [Chore("retention", options.retention_check_interval_ms / 1000, self.vacuum)]
         if chores:
             lock = self._fs.lock(side_path(self._folder, "lock.upkeep"))
             upkeep = self._upkeep = Upkeep(self._folder, chores, lock)

@@ -349,6 +349,7 @@ class LogQueue(Roomy):
                     files = self._files(group_id, settings, log)._replace(create=create)
                     made = self._store.reserve.in_need(lambda: self._come_into(files, own))
                 self._groups[group_id] = made
+                log.flush_along(made)
                 if self.settings is not settings:  # changed meanwhile
                     self._adopt(self.settings)
                 return made

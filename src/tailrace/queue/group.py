@@ -23,10 +23,10 @@ import weakref
 from collections import deque
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tailrace import hooks
-from tailrace.errors import Closed, NotWritten, OutcomeUnknown, TailraceError
+from tailrace.errors import Closed, NotWritten, TailraceError
 from tailrace.log.fs import File
 from tailrace.log.sidefiles import side_path
+from tailrace.queue import flushing
 from tailrace.queue.group_files import (
     ALIVE,
     OPEN,
@@ -289,7 +289,8 @@ class Group(Generic[S]):
 
     def _compact(self) -> None:
         journal = self._journal
-        if journal.ops < 2 * self.state.weight:  # the cost stays in proportion
+        is_dear = journal.ops < 2 * self.state.weight  # the cost stays in proportion
+        if is_dear and not journal.is_at_risk:
             self._compact_at = 2 * self.state.weight
             return
         try:
@@ -343,26 +344,14 @@ class Group(Generic[S]):
 
     def wait_durable(self, mark: tuple[int, int]) -> None:
         """Without the turn: return when what was written before the mark is as durable as it has to
-        be. If the journal cannot be synced, what it says is written anew: the old pages may be
-        lost, and asking again would not tell."""
-        if not self.files.is_sync:
-            return
-        try:
-            took_s = self._journal.wait_durable(mark)
-            if took_s:
-                hooks.observe("fsync_seconds", [took_s], self.queue, self.id)
-        except OSError as error:
-            if self._is_deleted:
-                self.check_open()
-            self._tell_of(logging.ERROR, "cannot sync the journal: %s", error)
-            try:
-                with self._turn:
-                    self._snapshot()
-            except (OSError, Closed) as again:
-                raise OutcomeUnknown(
-                    f"{self.files.folder}: the journal cannot be made durable ({again}). The "
-                    "operation counts now, but may not survive a power cut"
-                ) from again
+        be."""
+        if self.files.is_sync:
+            flushing.wait(self, mark)
+
+    def flush(self) -> None:
+        """Make durable what was written, if it has to be. Takes no turn, and does not raise."""
+        if self.files.is_durable and not self.closed and not self._is_inherited:
+            flushing.flush(self)
 
     def ring(self) -> None:
         """Have everybody who waits look again. Nothing is lost if it fails: they look when a lease
@@ -423,8 +412,14 @@ class Group(Generic[S]):
                 raise
 
     def tidy_in_passing(self) -> None:
-        """The same, by somebody whom it does not concern."""
-        if self._dropped and not self.closed and not self._is_inherited:
+        """The same, by somebody whom it does not concern; and what `flush` could not do."""
+        if self.closed or self._is_inherited:
+            return
+        if self._journal.is_at_risk:
+            with self._turn:
+                if self._journal.is_at_risk:
+                    self._snapshot()
+        if self._dropped:
             self.tidy()
             self.ring()
 
@@ -507,8 +502,8 @@ class Group(Generic[S]):
         for consumer in sorted(self._mine):
             self._commit_leave(consumer)
         self._mine.clear()
-        if self.files.is_sync:
-            self._journal.wait_durable(self._journal.mark)
+        if self.files.is_durable:
+            flushing.finish(self)
         if self._presence.acquire(wait=False):
             self._export()
 

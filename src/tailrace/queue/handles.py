@@ -12,8 +12,10 @@ import errno
 import resource
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tailrace.errors import NotWritten, TailraceError
@@ -40,6 +42,11 @@ T = TypeVar("T")
 _LIVE = ("codec", "segment_bytes", "segment_age_ms", "index_max_bytes", "max_batch_bytes")
 
 
+class Flushed(Protocol):
+    def flush(self) -> None:
+        """Make durable what was written."""
+
+
 class QueueLog(Log):
     """The log of a queue, which goes by the clock of its store."""
 
@@ -47,6 +54,7 @@ class QueueLog(Log):
 
     def __init__(self, path: str, *, wall_ms: Callable[[], int], **options: Any) -> None:
         self._wall_ms = wall_ms
+        self._along: set[weakref.ref[Flushed]] = set()
         super().__init__(path, **options)
 
     def label(self, queue: str) -> None:
@@ -55,8 +63,14 @@ class QueueLog(Log):
         if self._writer is not None:
             self._writer.committer.label = queue
 
+    def flush_along(self, group: Flushed) -> None:
+        """Have a group flushed, as long as there is one, whenever this log is in the background."""
+        self._along.add(weakref.ref(group, self._along.discard))
+
     def _open(self) -> None:
         raise_promise(self._fs, self._folder, self.options.flush)
+        # Its thread has to know nothing of this object, which ends it when it is dropped.
+        self._manner = self._manner._replace(along=partial(_flush_each, self._along))
         super()._open()
         self.label(self._label)  # a forked child opens it anew
 
@@ -136,6 +150,13 @@ class QueueLog(Log):
             if extent.size:
                 return self._wall_ms() - self._observer.catalog.max_timestamp(extent)
         return None
+
+
+def _flush_each(groups: set[weakref.ref[Flushed]]) -> None:
+    for reference in list(groups):
+        group = reference()
+        if group is not None:
+            group.flush()
 
 
 class Bounds(NamedTuple):

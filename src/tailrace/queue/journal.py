@@ -19,7 +19,7 @@ cut off. A damaged line with whole ones behind it is another matter: it is repor
 state can bear that it is missing (`ledger.py`). So is a line whose operation cannot be carried out:
 the group is loaded again without it.
 
-Not thread-safe, but for `wait_durable`.
+Not thread-safe, but for `wait_durable` and `flush`.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class Journal:
         self._unfit: set[tuple[int, int]] = set()  # by generation and position
         self._sync_lock = threading.RLock()  # a signal handler may settle, too
         self._durable = (0, 0)  # generation and position
+        self.is_at_risk = False  # a sync failed: the pages may be lost, and another would not tell
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -128,6 +129,8 @@ class Journal:
                 path=self.path,
             )
         assert first is not None
+        if op["generation"] != self.generation:
+            self.is_at_risk = False
         self._file, self.generation = file, op["generation"]
         self.is_other, self.group = "other" in op, op["id"]
         self.is_unsynced = "unsynced" in op
@@ -252,16 +255,31 @@ class Journal:
         together share a sync. `OSError` if it failed, or cannot be done any more. The seconds that
         a sync has taken, if one was needed."""
         with self._sync_lock:
-            generation, file = self.generation, self._file
-            if self._durable >= mark or generation > mark[0]:  # a snapshot has it, which was synced
-                return 0.0
-            if file is None:
-                raise OSError(errno.EBADF, "it was closed before", self.path)
-            end = (generation, self.position)  # at least: others may be writing
-            begun = perf_counter()
-            file.sync()
-            self._durable = max(self._durable, end)
-            return perf_counter() - begun
+            # If there is a later one, a snapshot has it, which was synced.
+            is_durable = self._durable >= mark or self.generation > mark[0]
+            return 0.0 if is_durable else self._sync()
+
+    def flush(self) -> float:
+        """The same with all that is written. While the file is closed, nothing: what has to be is
+        seen to by who closes it, or by the next flush after it was opened."""
+        with self._sync_lock:
+            is_durable = self._file is None or self._durable >= self.mark
+            return 0.0 if is_durable else self._sync()
+
+    def _sync(self) -> float:
+        if self._file is None:
+            raise OSError(errno.EBADF, "it was closed before", self.path)
+        if self.is_at_risk:
+            raise OSError(errno.EIO, "a sync has failed before", self.path)
+        end = self.mark  # at least: others may be writing
+        begun = perf_counter()
+        try:
+            self._file.sync()
+        except OSError:
+            self.is_at_risk = True
+            raise
+        self._durable = max(self._durable, end)
+        return perf_counter() - begun
 
     # --- replacing --------------------------------------------------------------------------
 
