@@ -372,13 +372,14 @@ def test_what_is_damaged_in_the_archive_stays_in_the_log(tmp_path: Path) -> None
         file = tmp_path / "lake" / path
         good = file.read_bytes()
         for bad, said in (
-            (good[:-1], "not as it was written"),
-            (good[:100] + bytes([good[100] ^ 1]) + good[101:], "not as it was written"),
-            (None, "is missing from the archive"),
+            (good[:-1], "is damaged"),
+            (good[:100] + bytes([good[100] ^ 1]) + good[101:], "is damaged"),
+            (None, "is missing"),
         ):
             file.unlink() if bad is None else file.write_bytes(bad)
-            with pytest.raises(Corrupt, match=said):
+            with pytest.raises(Corrupt, match=f"{path} {said}") as caught:
                 put(store, stream, tmp_path / "lake", delete=True)
+            assert caught.value.path == str(file)
             assert stream.log.start_offset == 0
         file.write_bytes(good)
         report = put(store, stream, tmp_path / "lake", delete=True)
