@@ -35,6 +35,7 @@ GROUP_BYTES: Final = 32 << 20  # of a row group, before it is compressed
 GROUP_ROWS: Final = 1 << 20
 WAITING_BYTES: Final = 96 << 20  # of all that wait to be one
 MOST_FILES: Final = 32  # that are open at once
+_ENDING: Final = ".staged"  # of half a file, which a pattern like `**/*.parquet` must not find
 MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
 
 OPTIONS: Final[dict[str, Any]] = {
@@ -126,7 +127,7 @@ class _Writing:
                 if len(self._open) >= MOST_FILES:
                     self.has_more = True
                     continue
-                path = os.path.join(self._staging, f"{uuid.uuid4().hex}.parquet")
+                path = os.path.join(self._staging, uuid.uuid4().hex + _ENDING)
                 target = os.path.join(folder, self._piece.name)
                 schema = SCHEMA.with_metadata(self._notes())
                 file = self._open[folder] = _Parquet(self._fs, path, target, schema)
