@@ -35,6 +35,7 @@ __all__ = [
     "routing_keys",
     "texts",
     "time_of",
+    "times",
 ]
 
 # As Spark writes their types, which is how a user's schema is compared.
@@ -243,11 +244,11 @@ class Decoder:
         if rows.pattern is not None:
             masks.append(self._matching(made["topic"], rows.pattern))
         if rows.since_ms is not None or rows.until_ms is not None:
-            times = batch.column("timestamp").view(pa.int64())  # those of an archive are no numbers
+            found = batch.column("timestamp")
             if rows.since_ms is not None:
-                masks.append(pc.greater_equal(times, rows.since_ms))
+                masks.append(pc.greater_equal(found, rows.since_ms))
             if rows.until_ms is not None:
-                masks.append(pc.less(times, rows.until_ms))
+                masks.append(pc.less(found, rows.until_ms))
         kept = None
         for mask in masks:
             kept = mask if kept is None else pc.and_(kept, mask)
@@ -264,13 +265,18 @@ class Decoder:
 
 def time_of(milliseconds: Any) -> Any:
     """As Spark has times; null where there are no such microseconds."""
+    return pc.multiply(times(milliseconds), 1000).view(_TIME)
+
+
+def times(milliseconds: Any) -> Any:
+    """Null where there are no such microseconds."""
     bounds = pc.min_max(milliseconds).as_py()
     if bounds["min"] is not None and (bounds["min"] < -MOST_MS or bounds["max"] > MOST_MS):
         is_time = pc.and_(
             pc.greater_equal(milliseconds, -MOST_MS), pc.less_equal(milliseconds, MOST_MS)
         )
-        milliseconds = pc.if_else(is_time, milliseconds, None)
-    return pc.multiply(milliseconds, 1000).view(_TIME)
+        return pc.if_else(is_time, milliseconds, None)
+    return milliseconds
 
 
 def numbers(column: Any) -> Any:

@@ -181,6 +181,7 @@ class _Run:
         origin = Origin(self._settings.name, self._settings.incarnation, partition_by)
         if found is not None:  # before anything is loaded
             found.origin.check_is(origin.queue, origin.incarnation, self._folder)
+            origin = replace(origin, format=found.origin.format)
         tables = self._open_tables(origin)
         with (
             Writing(self._fs, self._folder, origin) as writing,

@@ -34,6 +34,10 @@ __all__ = ["MOST_FILES", "check_file", "first_at", "in_order", "read_file", "rea
 
 MOST_FILES: Final = 32  # that are open at once
 
+# As the log has them: their times are numbers.
+_READ: Final = SCHEMA.remove(SCHEMA.get_field_index("timestamp_ms")).set(
+    SCHEMA.get_field_index("timestamp"), pa.field("timestamp", pa.int64())
+)
 _AT_ONCE: Final = 8 << 20  # bytes of rows, about
 _MOST_ROWS: Final = 1 << 16
 
@@ -55,7 +59,8 @@ def read_file(
     path: str, columns: Sequence[str], first: int = 0, last: int = MAX_OFFSET
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file, some at a time: about as many as fit into some megabytes. Those that are
-    not in a range of offsets are left out where that costs nothing."""
+    not in a range of offsets are left out where that costs nothing. `timestamp` is a number, as the
+    log has it."""
     with contextlib.ExitStack() as stack:
         with reading(path):
             file = stack.enter_context(pq.ParquetFile(path))
@@ -64,14 +69,20 @@ def read_file(
             size = sum(group.total_byte_size for group in groups)
             at_once = min(max(_AT_ONCE * rows // max(size, 1), 1), _MOST_ROWS)
             chosen = [n for n, group in enumerate(groups) if _may_have(group, first, last)]
-            batches = file.iter_batches(at_once, row_groups=chosen, columns=list(columns))
-        schema = pa.schema([SCHEMA.field(name) for name in columns])
+            names = list(columns)
+            if "timestamp" in names and "timestamp_ms" in file.schema_arrow.names:
+                names[names.index("timestamp")] = "timestamp_ms"
+            batches = file.iter_batches(at_once, row_groups=chosen, columns=names)
+        schema = pa.schema([_READ.field(name) for name in columns])
         while True:
             with reading(path):
                 batch = next(batches, None)
                 if batch is None:
                     return
-                arrays = [batch.column(field.name).cast(field.type) for field in schema]
+                arrays = [
+                    batch.column(name).cast(field.type)
+                    for name, field in zip(names, schema, strict=True)
+                ]
                 made = pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else batch
             if made.num_rows:
                 yield made
@@ -195,7 +206,6 @@ def _sorted(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def first_at(manifest: Manifest, timestamp: int) -> int | None:
     """The first archived offset whose row is not older than a time, in milliseconds."""
-    moment = pa.scalar(timestamp, SCHEMA.field("timestamp").type)
     for step in manifest.steps:
         found: list[int] = []
         for file in step.files:
@@ -203,7 +213,7 @@ def first_at(manifest: Manifest, timestamp: int) -> int | None:
                 continue
             path = os.path.join(manifest.folder, file.path)
             for rows in read_file(path, ("offset", "timestamp")):
-                kept = rows.filter(pc.greater_equal(rows.column("timestamp"), moment))
+                kept = rows.filter(pc.greater_equal(rows.column("timestamp"), timestamp))
                 if kept.num_rows:
                     found.append(kept.column("offset")[0].as_py())
                     break

@@ -19,7 +19,7 @@ from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.spark.lake.files import Source
 from tailrace.spark.lake.manifest import ArchivedFile, Manifest, Origin, Step
 from tailrace.spark.lake.reading import MOST_FILES, check_file, reading
-from tailrace.spark.lake.rows import SCHEMA, by_time, read_rows
+from tailrace.spark.lake.rows import by_time, read_rows, schema_of
 
 if TYPE_CHECKING:
     from tailrace.log.fs import FileSystem
@@ -47,7 +47,8 @@ def verify(fs: FileSystem, log: Log, folder: str, origin: Origin, step: Step) ->
                 for each in chosen
                 if each in known
             }
-            for rows in read_rows(log, origin.queue, step.first, step.last):
+            schema = schema_of(origin.format)
+            for rows in read_rows(log, origin.queue, step.first, step.last, schema):
                 for each, part in by_time(rows, origin.partition_by):
                     if each in readings:
                         readings[each].compare(part)
@@ -70,10 +71,11 @@ def is_of(fs: FileSystem, manifest: Manifest, log: Log | None, end: int) -> bool
     newest = next((step for step in reversed(manifest.steps) if step.files), None)
     if newest is None or log is None:
         return True
+    schema = schema_of(manifest.origin.format)
     try:
         last = [_last_row(fs, os.path.join(manifest.folder, file.path)) for file in newest.files]
-        row = max(last, key=_offset)
-        found = list(read_rows(log, manifest.origin.queue, _offset(row), _offset(row) + 1))
+        row = max(last, key=_offset).cast(schema)
+        found = list(read_rows(log, manifest.origin.queue, _offset(row), _offset(row) + 1, schema))
     except (Corrupt, OSError, OffsetOutOfRange, pa.ArrowException):
         return True
     return all(not each.num_rows or _same(each, row) for each in found)
@@ -84,7 +86,7 @@ def _last_row(fs: FileSystem, path: str) -> pa.RecordBatch:
     with contextlib.closing(source), pq.ParquetFile(source) as file:
         table = file.read_row_group(file.metadata.num_row_groups - 1)
     [row] = table.slice(table.num_rows - 1).combine_chunks().to_batches()
-    return row.cast(SCHEMA)
+    return row
 
 
 def _offset(row: pa.RecordBatch) -> int:
