@@ -60,6 +60,54 @@ def test_what_is_wrong_is_told_with_its_line(
         Config.load(path)
 
 
+@pytest.mark.parametrize("to", ["lake", "{folder}/lake", "./x/../lake", "link"])
+def test_each_queue_has_a_folder_of_its_own(tmp_path: Path, to: str) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "link").symlink_to("lake")
+    path = tmp_path / "tailrace.yaml"
+    path.write_text(
+        "queues:\n"
+        "- {name: a, archive: {to: lake}}\n"
+        "- {name: b, archive: {to: other}}\n"
+        f"- {{name: c, archive: {{to: {to.format(folder=tmp_path)}}}}}\n"
+        "- {name: d, archive: {to: ''}}\n"
+        "- {name: e, archive: {to: ''}}\n"
+    )
+    [problem] = check(path)
+    assert (problem.line, problem.key) == (4, "queues[2].archive.to")
+    assert "another queue's, on line 2" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("storage", "to", "is_good"),
+    [
+        ("{path: store}", "store/queue/lake", False),
+        ("{badger_dir: store}", "store/queue", False),
+        ("{}", "data/queue/lake", False),
+        ("{path: link}", "store/queue/lake", False),
+        ("{path: store}", "store/lake", True),
+        ("{path: store}", "data/queue/lake", True),
+        ("{path: file}", "file/queue/lake", True),  # what is wrong there is said by who opens it
+    ],
+)
+def test_an_archive_is_not_in_the_store(
+    tmp_path: Path, storage: str, to: str, is_good: bool
+) -> None:
+    (tmp_path / "link").symlink_to("store")
+    (tmp_path / "file").write_text("no folder")
+    path = tmp_path / "tailrace.yaml"
+    path.write_text(
+        f"storage: {storage}\nqueues:\n- name: events\n  archive:\n    to: {to}\n",
+    )
+    found = check(path)
+    if is_good:
+        assert found == []
+        return
+    [problem] = found
+    assert (problem.line, problem.key) == (5, "queues[0].archive.to")
+    assert "is in the store itself" in problem.message
+
+
 def test_whoever_has_the_store_open_archives(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
     path = write(tmp_path, "{to: lake, every: 50ms, delete: true}")

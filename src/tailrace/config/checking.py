@@ -7,7 +7,9 @@ the queues.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,9 +21,11 @@ from tailrace.config.nodes import Node, Problem
 from tailrace.config.pipelines import circles, problems_of_pipeline
 from tailrace.config.schema import NAME, ArchiveEntry, File
 from tailrace.errors import ConfigError, InvalidName
-from tailrace.queue.archived import archive_folder
+from tailrace.log.fs import OsFileSystem
+from tailrace.queue.archived import archive_folder, check_outside
 from tailrace.queue.dead_letters import wrong_routes
 from tailrace.queue.disk import DiskSettings
+from tailrace.queue.layout import find_root
 from tailrace.queue.settings import QueueSettings
 from tailrace.units import parse_duration
 
@@ -185,6 +189,7 @@ class _Rules:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._plain = findings.plain
+        self._archives: dict[str, str] = {}  # where the folder of each is said
 
     def check(self) -> None:
         storage = self._plain.get("storage", {})
@@ -271,10 +276,8 @@ class _Rules:
     def _archive(self, path: str, entry: Mapping[str, Any]) -> None:
         if entry and "to" not in entry:  # an empty one says that there is none
             self._findings.complain(f"{path}.to", "it is missing; name the folder of the archive")
-        try:
-            archive_folder(entry.get("to", ""))
-        except ConfigError as error:
-            self._findings.complain(f"{path}.to", str(error))
+        if entry.get("to"):
+            self._archive_folder(f"{path}.to", entry["to"])
         for name, key in keys_of(ArchiveEntry).items():
             if key.choices and entry.get(name, key.default) not in key.choices:
                 known = ", ".join(key.choices)
@@ -285,6 +288,27 @@ class _Rules:
         except ConfigError as error:
             said = str(error).removeprefix("every: ")
             self._findings.complain(f"{path}.every", said)
+
+    def _archive_folder(self, path: str, to: str) -> None:
+        beside = os.path.dirname(os.path.abspath(self._findings.file))
+        storage = self._plain.get("storage", {})
+        store = next((storage[key] for key in _PLACES if key in storage), File().storage.path)
+        root = ""
+        with contextlib.suppress(ConfigError):  # a file, say: who opens the store says so
+            root = find_root(OsFileSystem(), os.path.join(beside, store))
+        try:
+            archive_folder(to)
+            folder = os.path.realpath(os.path.join(beside, to))
+            if root:
+                check_outside(folder, root)
+        except ConfigError as error:
+            self._findings.complain(path, str(error))
+            return
+        first = self._archives.setdefault(folder, path)
+        if first != path:
+            line = self._findings.line_of(first)
+            said = f"it is another queue's, on line {line}; each queue has a folder of its own"
+            self._findings.complain(path, said)
 
     def _try_each(self, path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options that are good by themselves."""

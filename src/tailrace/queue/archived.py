@@ -21,9 +21,9 @@ from tailrace.errors import ConfigError, Corrupt
 from tailrace.log.fs import FileSystem, read_file, replace_file
 from tailrace.log.sidefiles import FOLDER
 from tailrace.queue.journal import encode_line, parse_line
-from tailrace.queue.layout import Layout
+from tailrace.queue.layout import Layout, find_base
 
-__all__ = ["NAME", "ArchiveNote", "archive_folder"]
+__all__ = ["NAME", "ArchiveNote", "archive_folder", "check_outside"]
 
 NAME: Final = "archive"
 
@@ -44,11 +44,22 @@ def archive_folder(given: str) -> str:
     return os.path.abspath(given)
 
 
+def check_outside(folder: str, root: str) -> None:
+    """Refuse an archive in the store's own folder, by a link as well."""
+    real = os.path.realpath(root)
+    if os.path.commonpath([real, os.path.realpath(folder)]) == real:
+        raise ConfigError(
+            f"{folder} is in the store itself; name a folder beside {os.path.abspath(root)}, or "
+            "elsewhere"
+        )
+
+
 @dataclass(frozen=True)
 class ArchiveNote:
     """`place` is the archive's folder: from the store's root on, if it is in the same folder as the
-    store or further inside, so that both may move together; else absolute. `incarnation` is that of
-    the queue, so a note that outlived it says nothing of the next of its name."""
+    store or further inside, so that both may move together; else absolute. That root is where the
+    links lead by which the store is reached, so it is the same by any of them. `incarnation` is
+    that of the queue, so a note that outlived it says nothing of the next of its name."""
 
     incarnation: str
     place: str
@@ -114,17 +125,22 @@ class ArchiveNote:
     @staticmethod
     def place_of(layout: Layout, folder: str) -> str:
         """What to note of a folder."""
-        root = os.path.abspath(layout.root)
-        base = os.path.dirname(root) if os.path.basename(root) == "queue" else root
-        around = os.path.dirname(base)
-        folder = os.path.abspath(folder)
-        if around != os.sep and os.path.commonpath([around, folder]) == around:
-            return os.path.relpath(folder, root)
-        return folder
+        root, real = os.path.realpath(layout.root), os.path.realpath(folder)
+        around = os.path.dirname(find_base(root))
+        if around != os.sep and os.path.commonpath([around, real]) == around:
+            return os.path.relpath(real, root)
+        return os.path.abspath(folder)
 
     def folder(self, layout: Layout) -> str:
         """Where the archive is."""
-        return os.path.normpath(os.path.join(os.path.abspath(layout.root), self.place))
+        roots = [os.path.realpath(layout.root), os.path.abspath(layout.root)]
+        places = [os.path.normpath(os.path.join(root, self.place)) for root in roots]
+        # Older notes begin at the root as it was typed.
+        return next((place for place in places if os.path.isdir(place)), places[0])
+
+    def is_of(self, layout: Layout, folder: str) -> bool:
+        """Whether that is the archive's folder, by whatever links."""
+        return os.path.realpath(self.folder(layout)) == os.path.realpath(folder)
 
     def verified_of(self, start: int) -> int:
         """Below which offset everything of a log that starts there is in the archive."""

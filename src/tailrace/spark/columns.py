@@ -35,6 +35,7 @@ __all__ = [
     "routing_keys",
     "texts",
     "time_of",
+    "times",
 ]
 
 # As Spark writes their types, which is how a user's schema is compared.
@@ -243,11 +244,11 @@ class Decoder:
         if rows.pattern is not None:
             masks.append(self._matching(made["topic"], rows.pattern))
         if rows.since_ms is not None or rows.until_ms is not None:
-            times = batch.column("timestamp").view(pa.int64())  # those of an archive are no numbers
+            found = batch.column("timestamp")
             if rows.since_ms is not None:
-                masks.append(pc.greater_equal(times, rows.since_ms))
+                masks.append(pc.greater_equal(found, rows.since_ms))
             if rows.until_ms is not None:
-                masks.append(pc.less(times, rows.until_ms))
+                masks.append(pc.less(found, rows.until_ms))
         kept = None
         for mask in masks:
             kept = mask if kept is None else pc.and_(kept, mask)
@@ -264,17 +265,17 @@ class Decoder:
 
 def time_of(milliseconds: Any) -> Any:
     """As Spark has times; null where there are no such microseconds."""
-    return pc.multiply(_tellable(milliseconds), 1000).view(_TIME)
+    return pc.multiply(times(milliseconds), 1000).view(_TIME)
 
 
-def _tellable(milliseconds: Any) -> Any:
-    """Null where microseconds cannot tell them."""
+def times(milliseconds: Any) -> Any:
+    """Null where there are no such microseconds."""
     bounds = pc.min_max(milliseconds).as_py()
     if bounds["min"] is not None and (bounds["min"] < -MOST_MS or bounds["max"] > MOST_MS):
         is_time = pc.and_(
             pc.greater_equal(milliseconds, -MOST_MS), pc.less_equal(milliseconds, MOST_MS)
         )
-        milliseconds = pc.if_else(is_time, milliseconds, None)
+        return pc.if_else(is_time, milliseconds, None)
     return milliseconds
 
 
@@ -283,7 +284,7 @@ def numbers(column: Any) -> Any:
     if column.null_count == len(column):  # as it mostly is
         return pa.nulls(len(column), pa.int64())
     is_number = pc.match_substring_regex(column, rb"\A0*[0-9]{1,18}\z")  # which 64 bits can hold
-    return _tellable(pc.if_else(is_number, column, None).cast(pa.string()).cast(pa.int64()))
+    return times(pc.if_else(is_number, column, None).cast(pa.string()).cast(pa.int64()))
 
 
 def texts(column: Any) -> Any:

@@ -24,7 +24,7 @@ from tailrace.spark.lake.manifest import (  # noqa: E402
     Step,
     Writing,
 )
-from tailrace.spark.lake.rows import SCHEMA, by_time, read_rows  # noqa: E402
+from tailrace.spark.lake.rows import SCHEMA, by_time, milliseconds, read_rows  # noqa: E402
 
 FS = OsFileSystem()
 compute: Any = _compute
@@ -61,7 +61,6 @@ def _step(
             parquet.write_table(pa.Table.from_batches([part]), target, row_group_size=row_group)
             found = checksum(FS, target)
             assert found is not None
-            times: Any = part.column("timestamp")
-            bounds = compute.min_max(times.cast("int64")).as_py()
+            bounds = compute.min_max(milliseconds(part)).as_py()
             files.append(ArchivedFile(path, part.num_rows, *found, bounds["min"], bounds["max"]))
     return Step(first, last, tuple(files))

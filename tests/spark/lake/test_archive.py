@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Generator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from tailrace.spark.lake import writing
 from tailrace.spark.lake.archive import Order, archive, release, size_to_archive
 from tailrace.spark.lake.manifest import Manifest, Origin, Writing
 from tailrace.spark.lake.rows import SCHEMA, by_time, read_rows
+from tailrace.spark.lake.writing import Staged
 from tailrace.testing import SimulatedDisk
 from tests.queue.support import small_disk_of
 from tests.spark.lake.support import (
     HOUR,
     SMALL,
     T0,
+    Inline,
     archived,
     check,
     datasets,
@@ -363,6 +366,25 @@ def test_delete_takes_what_is_verified_and_never_what_a_group_needs(tmp_path: Pa
         assert logged(queue, end).num_rows == 90 - end
 
 
+def test_what_is_half_written_looks_like_no_parquet_file(tmp_path: Path) -> None:
+    """Some tools go into each folder, whatever its name begins with."""
+    lake = tmp_path / "lake"
+    seen: list[str] = []
+
+    class Looking(Inline):
+        def run(self, *given: Any) -> Generator[Staged, None, None]:
+            for staged in super().run(*given):
+                seen.extend(path for path, _ in staged.files)
+                assert not list(lake.rglob("*.parquet"))
+                yield staged
+
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 40)
+        put(store, stream, lake, engine=Looking())
+    assert len(seen) == len(list(lake.rglob("*.parquet"))) == 1
+
+
 def test_what_is_damaged_in_the_archive_stays_in_the_log(tmp_path: Path) -> None:
     with open_store(tmp_path / "data") as store:
         stream = store.stream("events", **SMALL)
@@ -372,13 +394,14 @@ def test_what_is_damaged_in_the_archive_stays_in_the_log(tmp_path: Path) -> None
         file = tmp_path / "lake" / path
         good = file.read_bytes()
         for bad, said in (
-            (good[:-1], "not as it was written"),
-            (good[:100] + bytes([good[100] ^ 1]) + good[101:], "not as it was written"),
-            (None, "is missing from the archive"),
+            (good[:-1], "is damaged"),
+            (good[:100] + bytes([good[100] ^ 1]) + good[101:], "is damaged"),
+            (None, "is missing"),
         ):
             file.unlink() if bad is None else file.write_bytes(bad)
-            with pytest.raises(Corrupt, match=said):
+            with pytest.raises(Corrupt, match=f"{path} {said}") as caught:
                 put(store, stream, tmp_path / "lake", delete=True)
+            assert caught.value.path == str(file)
             assert stream.log.start_offset == 0
         file.write_bytes(good)
         report = put(store, stream, tmp_path / "lake", delete=True)

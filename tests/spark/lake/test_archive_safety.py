@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,77 @@ def test_the_note_of_another_archive_tells_nothing(tmp_path: Path) -> None:
     with open_store(tmp_path / "data") as store:
         stream = store.stream("events", **SMALL)
         fill(stream, 60)
-        with pytest.raises(Corrupt, match="not as it was written"):
+        with pytest.raises(Corrupt, match="is damaged"):
             put(store, stream, lake, delete=True, engine=Elsewhere())
         assert stream.log.start_offset == 0
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("how", ["gone", "shorter"])
+def test_what_was_verified_and_is_gone_keeps_the_log(tmp_path: Path, how: str) -> None:
+    """As after a VACUUM of the table: the manifest names what is not there."""
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        queue = store.queue("tasks", retention={"max_length_messages": 1}, **SMALL)
+        fill(queue, 60)
+        with queue.consumer("workers") as consumer:
+            messages = consumer.receive(60)
+            verified = put(store, queue, lake, delete=True).verified
+            assert (queue.log.start_offset, verified) == (0, note_of(store, queue).verified)
+            step = Manifest.load(FS, str(lake)).steps[1]
+            path = lake / step.files[0].path
+            data = path.read_bytes()
+            path.unlink() if how == "gone" else path.write_bytes(data[:-1])
+            consumer.ack(messages)
+        for _ in range(2):
+            with pytest.raises(Corrupt, match=path.name):
+                put(store, queue, lake, delete=True)
+            assert note_of(store, queue).verified == step.first
+            queue.vacuum()
+            assert queue.log.start_offset <= step.first
+        path.write_bytes(data)
+        assert put(store, queue, lake, delete=True).verified == verified
+        assert queue.log.start_offset == verified
+
+
+@pytest.mark.parametrize("first", ["link", "real"])
+def test_a_store_that_is_reached_by_a_link_finds_its_archive(tmp_path: Path, first: str) -> None:
+    real = tmp_path / "mnt" / "store"
+    real.mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    ways = [link, real] if first == "link" else [real, link]
+    for lake in (tmp_path / "lake", real.parent / "beside", link / "inside"):
+        with open_store(ways[0]) as store:
+            stream = store.stream(lake.name, **SMALL)
+            fill(stream, 30)
+            put(store, stream, lake, delete=True)
+        for way in ways:
+            with open_store(way) as store:
+                stream = store.stream(lake.name)
+                fill(stream, 30)
+                assert os.path.samefile(note_of(store, stream).folder(store.layout), lake)
+                before = note_of(store, stream)
+                report = put(store, stream, os.path.realpath(lake), delete=True)
+                assert report.deleted_segments > 0
+                assert note_of(store, stream).place == before.place
+
+
+def test_a_note_from_the_root_as_it_was_typed_is_found(tmp_path: Path) -> None:
+    """As earlier versions wrote them."""
+    real, lake = tmp_path / "mnt" / "store", tmp_path / "lake"
+    real.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(real)
+    with open_store(tmp_path / "link") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 30)
+        put(store, stream, lake, delete=True)
+        old = replace(note_of(store, stream), place="../../lake")
+        ArchiveNote.change(store.fs, store.layout, "events", lambda _: old)
+        assert old.folder(store.layout) == str(lake)
+        fill(stream, 30)
+        assert put(store, stream, lake, delete=True).deleted_segments > 0
+        found = note_of(store, stream)
+        assert (found.holds, found.verified > old.verified) == (True, True)
+    with open_store(real) as store:  # it says the same by any way from then on
+        assert note_of(store, store.stream("events")).folder(store.layout) == str(lake)

@@ -134,7 +134,7 @@ def test_a_newer_manifest_is_refused() -> None:
     from tailrace.queue.journal import encode_line
 
     disk = made()
-    replaced(disk, encode_line({"t": "archive", "format": 2, "queue": "orders"}))
+    replaced(disk, encode_line({"t": "archive", "format": 3, "queue": "orders"}))
     with pytest.raises(Corrupt, match="newer version"):
         Manifest.load(disk, "/lake")
     disk = made()

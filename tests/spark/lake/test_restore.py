@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import random
+import resource
+import sys
 import threading
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,12 +25,14 @@ from tests.spark.lake.making import make_archive
 
 pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[spark]")
 
+from tailrace.spark.lake import reading
 from tailrace.spark.lake.manifest import Manifest, Origin, Writing
 from tailrace.spark.lake.reading import first_at
 from tailrace.spark.lake.restore import Wanted, choose, restore
 
 T0 = 1_700_000_000_000
 HOUR = 3_600_000
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 SMALL: dict[str, Any] = {"flush": "async", "segment_bytes": 2_000, "upkeep": False}
 
 
@@ -252,11 +257,71 @@ def test_a_damaged_file_is_named_and_nothing_comes_back(tmp_path: Path, how: str
             middle = len(data) // 2
             changed = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
             path.write_bytes(data[:-9] if how == "cut" else changed)
-        with pytest.raises(Corrupt, match=path.name):
+        with pytest.raises(Corrupt, match=path.name) as caught:
             bring_back(log, manifest)
+        assert caught.value.path == str(path)
         assert everything(log) == []
         assert not list((tmp_path / "log/.tailrace/staging").iterdir())
         assert bring_back(log, manifest, end=50, force=True).records == 50
+
+
+@contextmanager
+def few_files(more: int) -> Iterator[None]:
+    """So many more than now may be open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    names = os.listdir("/proc/self/fd")
+    used = {int(name) for name in names if os.path.lexists(f"/proc/self/fd/{name}")}
+    free = [number for number in range(len(used) + more + 1) if number not in used]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[more], before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@linux_only
+@pytest.mark.parametrize("how", ["one after the other", "all together", "some go on"])
+def test_more_hours_than_files_may_be_open(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_AT_ONCE", 4_000)  # so that there is more than one merge
+    hours = 150
+    options = {**SMALL, "segment_bytes": 1 << 20}
+    with Log(tmp_path / "log", **options) as log:
+        records = [
+            Record(timestamp=T0 + hour * HOUR, value=b"%d of %d" % (turn, hour))
+            for turn in range(5)
+            for hour in range(hours)
+        ]
+        if how == "one after the other":
+            records.sort(key=lambda record: record.timestamp or 0)
+        if how == "some go on":
+            more = [Record(timestamp=T0 + n % 3 * HOUR, value=bytes(50)) for n in range(3_000)]
+            records = [
+                each for n in range(len(records)) for each in (records[n], *more[n * 4 :][:4])
+            ]
+        log.append_many(records)
+        before = everything(log)
+        manifest = make_archive(tmp_path / "a", log, [(0, len(before))], partition_by="hour")
+        assert len(manifest.steps[0].files) == hours
+        deleted(log, len(before))
+        with few_files(60):
+            bring_back(log, manifest)
+        assert everything(log) == before
+
+
+@linux_only
+def test_a_limit_of_the_system_is_no_damage(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", **SMALL) as log:
+        fill(log, 20)
+        manifest = make_archive(tmp_path / "a", log, [(0, 20)])
+    [file] = manifest.steps[0].files
+    path = str(tmp_path / "a" / file.path)
+    with few_files(0), pytest.raises(OSError, match=r"Too many open files") as caught:
+        list(reading.read_file(path, ["offset"]))
+    assert caught.value.errno == errno.EMFILE
+    assert file.path in str(caught.value)
+    assert len(list(reading.read_file(path, ["offset"]))) == 1
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

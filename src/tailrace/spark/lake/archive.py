@@ -22,7 +22,7 @@ from tailrace.errors import ConfigError, Corrupt, NotWritten, OffsetOutOfRange, 
 from tailrace.log.cuts import cuts, sealed_end, start_now
 from tailrace.log.fs import NO_SPACE
 from tailrace.log.retention import VacuumReport
-from tailrace.queue.archived import ArchiveNote, archive_folder
+from tailrace.queue.archived import ArchiveNote, archive_folder, check_outside
 from tailrace.queue.retaining import awaits_groups
 from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
 from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing
@@ -181,6 +181,7 @@ class _Run:
         origin = Origin(self._settings.name, self._settings.incarnation, partition_by)
         if found is not None:  # before anything is loaded
             found.origin.check_is(origin.queue, origin.incarnation, self._folder)
+            origin = replace(origin, format=found.origin.format)
         tables = self._open_tables(origin)
         with (
             Writing(self._fs, self._folder, origin) as writing,
@@ -211,12 +212,7 @@ class _Run:
     # --- before -----------------------------------------------------------------------------
 
     def _check_folder(self) -> None:
-        root = os.path.abspath(self._look.layout.root)
-        real = os.path.realpath(root)  # of a link, that to which it leads
-        if os.path.commonpath([real, os.path.realpath(self._folder)]) == real:
-            raise ConfigError(
-                f"{self._folder} is in the store itself; name a folder beside {root}, or elsewhere"
-            )
+        check_outside(self._folder, self._look.layout.root)
         try:
             names = set(self._fs.names(self._folder))
         except FileNotFoundError:
@@ -235,7 +231,7 @@ class _Run:
         if note is None or note.incarnation != self._settings.incarnation or not note.holds:
             return
         folder = note.folder(self._look.layout)
-        if folder != self._folder:
+        if not note.is_of(self._look.layout, self._folder):
             raise ConfigError(
                 f"the archive of the queue {self._order.queue!r} is {folder}, and its retention "
                 "waits for that one; to begin another, let go of it: tailrace archive "
@@ -274,12 +270,13 @@ class _Run:
         place_ = ArchiveNote.place_of(layout, self._folder)
 
         def edit(note: ArchiveNote | None) -> ArchiveNote:
-            if note is None or (note.incarnation, note.place) != (settings.incarnation, place_):
+            is_ours = note is not None and note.incarnation == settings.incarnation
+            if note is None or not is_ours or not note.is_of(layout, self._folder):
                 note = ArchiveNote(settings.incarnation, place_)
             holds = note.holds or self._order.drop is not None
             first, last = verified or (note.verified_from, note.verified)
             last = min(last, manifest.reaches(first))
-            return replace(note, verified_from=first, verified=last, holds=holds)
+            return replace(note, place=place_, verified_from=first, verified=last, holds=holds)
 
         ArchiveNote.change(self._fs, layout, settings.name, edit)
 
@@ -359,9 +356,11 @@ class _Run:
         manifest, layout = writing.manifest, self._look.layout
         note = ArchiveNote.load(self._fs, layout, self._order.queue)
         begin = first = start_now(log)
-        is_here = note is not None and note.place == ArchiveNote.place_of(layout, self._folder)
+        is_here = note is not None and note.is_of(layout, self._folder)
         if note is not None and is_here and note.verified_from <= first <= note.verified:
-            begin, first = note.verified_from, note.verified
+            begin, first = note.verified_from, self._still_there(manifest, first, note.verified)
+            if first < note.verified:  # for retention as well
+                self._note(manifest, (begin, first))
         steps = list(manifest.within(first, manifest.reaches(first)))
         total, done = sum(step.size for step in steps), 0
 
@@ -379,6 +378,19 @@ class _Run:
                 done += step.size
                 self._progress(done, total)
         self._say(verified=first)
+
+    def _still_there(self, manifest: Manifest, first: int, last: int) -> int:
+        """Below which offset the files of a range are there that was verified before: whoever
+        tidies the table may have removed some."""
+        for step in manifest.within(first, last):
+            for file in step.files:
+                try:
+                    found = self._fs.stat(os.path.join(self._folder, file.path)).size
+                except (FileNotFoundError, NotADirectoryError):
+                    found = None
+                if found != file.size:
+                    return max(step.first, first)
+        return last
 
 
 def _pieces(log: Log, manifest: Manifest | None, order: Order) -> list[Piece]:

@@ -8,9 +8,9 @@ import os
 from typing import Any, Final
 
 from tailrace.kernel import crc32c
-from tailrace.log.fs import File, FileSystem, pieces, read_exactly, write_all
+from tailrace.log.fs import File, FileSystem, read_exactly, write_all
 
-__all__ = ["Sink", "Source", "checksum"]
+__all__ = ["Sink", "Source"]
 
 _AT_ONCE: Final = 4 << 20  # is sent to the disk while the next is made, so that a sync is short
 
@@ -88,15 +88,3 @@ class Source(io.RawIOBase):
         if not self.closed:
             self._file.close()
             super().close()
-
-
-def checksum(fs: FileSystem, path: str) -> tuple[int, int]:
-    """The size of a file, and the CRC-32C of all that is in it."""
-    file = fs.open(path)
-    try:
-        size, found = file.size(), 0
-        for _position, data in pieces(file, 0, size):
-            found = crc32c(data, found)
-        return size, found
-    finally:
-        file.close()

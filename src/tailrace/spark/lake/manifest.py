@@ -50,7 +50,7 @@ __all__ = [
 
 logger = logging.getLogger("tailrace")
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # with the column `timestamp_ms`; 1 is without
 PARTITIONS: Final = ("date", "hour")
 
 _SIDE: Final = "_tailrace"
@@ -66,6 +66,7 @@ class Origin:
     queue: str
     incarnation: str
     partition_by: str = ""  # one of PARTITIONS, or nothing
+    format: int = FORMAT  # of its files: it goes on as it was begun
 
     def check_is(self, queue: str, incarnation: str, folder: str) -> None:
         """Refuse an archive of another queue."""
@@ -196,7 +197,7 @@ class Writing:
         fs, path = self._fs, os.path.join(side_of(self.folder), _NAME)
         found = Manifest.find(fs, self.folder)
         if found is None:
-            line = encode_line({"t": "archive", "format": FORMAT, **asdict(origin)})
+            line = encode_line({"t": "archive", **asdict(origin)})
             replace_file(fs, path, line)
             return Manifest(self.folder, origin, (), len(line))
         found.origin.check_is(origin.queue, origin.incarnation, self.folder)
@@ -289,8 +290,9 @@ def step_of(document: dict[str, Any], path: str) -> Step:
 
 
 def _origin(document: dict[str, Any], path: str) -> Origin:
-    if document.get("t") != "archive" or document.get("format") != FORMAT:
+    if document.get("t") != "archive" or document.get("format") not in range(1, FORMAT + 1):
         raise Corrupt(
             f"{path}: it is of a newer version of tailrace, or none of its manifests", path=path
         )
-    return Origin(document["queue"], document["incarnation"], document["partition_by"])
+    names = ("queue", "incarnation", "partition_by", "format")
+    return Origin(**{name: document[name] for name in names})

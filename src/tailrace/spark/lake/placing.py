@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import Corrupt
 from tailrace.log.fs import read_file, remove_tree, replace_file
+from tailrace.queue.backup_files import checksum
 from tailrace.queue.journal import encode_line, parse_line
-from tailrace.spark.lake.files import checksum
 from tailrace.spark.lake.manifest import Step, Writing, document_of, side_of, step_of
 from tailrace.spark.lake.writing import Staged, remove
 
@@ -74,7 +74,7 @@ def _finish(fs: FileSystem, writing: Writing, note: dict[str, Any]) -> None:
     staged = [os.path.join(writing.staging, name) for name in note["staged"]]
     places = zip(step.files, targets, staged, strict=True)
     if all(
-        _is(fs, target, file.size, file.crc32c) or _is(fs, source, file.size, file.crc32c)
+        (file.size, file.crc32c) in (checksum(fs, target), checksum(fs, source))
         for file, target, source in places
     ):
         _rename(fs, writing, step, staged)
@@ -99,13 +99,6 @@ def _rename(fs: FileSystem, writing: Writing, step: Step, staged: list[str]) -> 
         for parent in sorted(parents):
             fs.sync_dir(parent)
         parents = {os.path.dirname(each) for each in parents if each != writing.folder}
-
-
-def _is(fs: FileSystem, path: str, size: int, crc: int) -> bool:
-    try:
-        return checksum(fs, path) == (size, crc)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 def _targets(folder: str, step: Step) -> list[str]:

@@ -236,7 +236,6 @@ def _stage(log: Log, front: Front, rows: pa.RecordBatch) -> None:
     """As batches, of which each has offsets without a gap."""
     offsets, records = rows.column("offset"), records_of(rows)
     timestamps: Any = rows.column("timestamp")
-    timestamps = timestamps.cast("int64")
     for start, stop in _runs(offsets):
         source = Source(records.slice(start, stop - start))
         base = offsets[start].as_py()

@@ -3,6 +3,10 @@
 `headers` has all headers of a record, those of ours (`_topic`, `_id`, …) as well, so that the
 record can be made again as it was. The columns `topic`, `routing_key` and `expires_at` are made of
 them, for those who read. A key of no bytes is that of a message without one, as in the log.
+
+A log takes any number as a time, and many tools refuse a file with a time that microseconds cannot
+tell. So `timestamp` is null then, and `timestamp_ms` is what the log has. Archives that were begun
+before it was there (format 1) go on without it.
 """
 
 from __future__ import annotations
@@ -14,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute
 
-from tailrace.spark.columns import numbers, routing_keys, texts
+from tailrace.spark.columns import numbers, routing_keys, texts, times
 
 if TYPE_CHECKING:
     from tailrace.log.log import Log
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
-__all__ = ["NO_TIME", "SCHEMA", "by_time", "read_rows", "records_of"]
+__all__ = ["NO_TIME", "SCHEMA", "by_time", "milliseconds", "read_rows", "records_of", "schema_of"]
 
 _TIME: Final = pa.timestamp("ms", "UTC")
 _PAIR: Final = pa.struct(
@@ -30,7 +34,8 @@ _PAIR: Final = pa.struct(
 
 _FIELDS: Final[list[Any]] = [
     pa.field("offset", pa.int64(), nullable=False),
-    pa.field("timestamp", _TIME, nullable=False),
+    pa.field("timestamp", _TIME),
+    pa.field("timestamp_ms", pa.int64(), nullable=False),
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
     pa.field("topic", pa.string()),
@@ -39,6 +44,9 @@ _FIELDS: Final[list[Any]] = [
     pa.field("headers", pa.list_(pa.field("item", _PAIR, nullable=False))),
 ]
 SCHEMA: Final = pa.schema(_FIELDS)
+_FORMAT_1: Final = pa.schema(
+    [_FIELDS[0], pa.field("timestamp", _TIME, nullable=False), *_FIELDS[3:]]
+)
 
 # Times that a calendar has. The others are in a folder whose name means "none" to those who read
 # partitions.
@@ -47,14 +55,22 @@ _LAST: Final = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
-def read_rows(log: Log, queue: str, first: int, last: int) -> Iterator[pa.RecordBatch]:
+def schema_of(format_: int) -> pa.Schema:
+    """That of an archive's files."""
+    return _FORMAT_1 if format_ == 1 else SCHEMA
+
+
+def read_rows(
+    log: Log, queue: str, first: int, last: int, schema: pa.Schema = SCHEMA
+) -> Iterator[pa.RecordBatch]:
     """What a log has of a range of offsets, as rows of an archive."""
     for batch in log.read_arrow(first, last, picked=["_topic", "_expires_at"]):
-        topic = texts(batch.column("_topic"))
+        topic, given = texts(batch.column("_topic")), batch.column("timestamp")
+        is_plain = schema is _FORMAT_1
         yield pa.RecordBatch.from_arrays(
             [
                 batch.column("offset"),
-                batch.column("timestamp").view(_TIME),
+                *([given.view(_TIME)] if is_plain else [times(given).view(_TIME), given]),
                 batch.column("key"),
                 batch.column("value"),
                 topic,
@@ -62,8 +78,15 @@ def read_rows(log: Log, queue: str, first: int, last: int) -> Iterator[pa.Record
                 numbers(batch.column("_expires_at")).view(_TIME),
                 batch.column("headers"),
             ],
-            schema=SCHEMA,
+            schema=schema,
         )
+
+
+def milliseconds(rows: pa.RecordBatch) -> Any:
+    """The times as the log has them."""
+    if "timestamp_ms" in rows.schema.names:
+        return rows.column("timestamp_ms")
+    return rows.column("timestamp").cast(pa.int64())
 
 
 def records_of(rows: pa.RecordBatch) -> pa.RecordBatch:

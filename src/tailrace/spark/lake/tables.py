@@ -29,7 +29,7 @@ import pyarrow.parquet
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.log.fs import NO_SPACE
 from tailrace.spark.lake.manifest import ArchivedFile, Manifest, Origin, Step, side_of
-from tailrace.spark.lake.rows import NO_TIME, SCHEMA
+from tailrace.spark.lake.rows import NO_TIME, schema_of
 
 pq: Any = pyarrow.parquet  # its stubs know few of these calls
 
@@ -129,7 +129,8 @@ class _Delta:
         self._folder = folder
         self._parts = _parts(origin)
         self._app = f"tailrace:{origin.queue}:{origin.incarnation}"
-        columns: list[Any] = [*SCHEMA, *(pa.field(name, _COLUMNS[name]) for name in self._parts)]
+        parts: list[Any] = [pa.field(name, _COLUMNS[name]) for name in self._parts]
+        columns: list[Any] = [*schema_of(origin.format), *parts]
         self._schema = deltalake.Schema.from_arrow(pa.schema(columns))
 
     def catch_up(self, manifest: Manifest) -> int:
@@ -304,7 +305,8 @@ class _Iceberg:
         try:
             return catalog.load_table(name)
         except NoSuchTableError:
-            schema = assign_fresh_schema_ids(catalog._convert_schema_if_needed(SCHEMA))
+            columns = schema_of(self._origin.format)
+            schema = assign_fresh_schema_ids(catalog._convert_schema_if_needed(columns))
             spec = UNPARTITIONED_PARTITION_SPEC
             if self._origin.partition_by:
                 is_hour = self._origin.partition_by == "hour"

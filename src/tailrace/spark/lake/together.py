@@ -242,7 +242,7 @@ class _Archived(Decoder):
             case "key":
                 key: Any = batch.column("key")
                 return pc.if_else(pc.equal(pc.binary_length(key), 0), None, key)
-            case "timestamp" | "expires_at":
+            case "expires_at":
                 return time_of(batch.column(name).view(pa.int64()))
             case "topic" | "routing_key":
                 return batch.column(name)

@@ -16,9 +16,10 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
-from tailrace.spark.lake.files import Source, checksum
+from tailrace.spark.lake.files import Source
 from tailrace.spark.lake.manifest import ArchivedFile, Manifest, Origin, Step
-from tailrace.spark.lake.rows import SCHEMA, by_time, read_rows
+from tailrace.spark.lake.reading import MOST_FILES, check_file, reading
+from tailrace.spark.lake.rows import by_time, read_rows, schema_of
 
 if TYPE_CHECKING:
     from tailrace.log.fs import FileSystem
@@ -26,21 +27,9 @@ if TYPE_CHECKING:
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
-__all__ = ["check_file", "is_of", "verify"]
+__all__ = ["is_of", "verify"]
 
-_MOST_FILES: Final = 32  # that are open at once
 _ROWS: Final = 1 << 16
-
-
-def check_file(fs: FileSystem, folder: str, file: ArchivedFile) -> None:
-    """`Corrupt` if a file is missing, or not as it was written."""
-    path = os.path.join(folder, file.path)
-    try:
-        size, crc = checksum(fs, path)
-    except FileNotFoundError:
-        raise Corrupt(f"{path} is missing from the archive", path=path) from None
-    if (size, crc) != (file.size, file.crc32c):
-        raise Corrupt(f"{path} is not as it was written: it is damaged, or another", path=path)
 
 
 def verify(fs: FileSystem, log: Log, folder: str, origin: Origin, step: Step) -> None:
@@ -50,15 +39,16 @@ def verify(fs: FileSystem, log: Log, folder: str, origin: Origin, step: Step) ->
         check_file(fs, folder, file)
     known = {os.path.dirname(file.path): file for file in step.files}
     folders = sorted(known) or [""]
-    for first in range(0, len(folders), _MOST_FILES):
-        chosen = folders[first : first + _MOST_FILES]
+    for first in range(0, len(folders), MOST_FILES):
+        chosen = folders[first : first + MOST_FILES]
         with contextlib.ExitStack() as stack:
             readings = {
                 each: stack.enter_context(_Reading(fs, folder, known[each], step.first))
                 for each in chosen
                 if each in known
             }
-            for rows in read_rows(log, origin.queue, step.first, step.last):
+            schema = schema_of(origin.format)
+            for rows in read_rows(log, origin.queue, step.first, step.last, schema):
                 for each, part in by_time(rows, origin.partition_by):
                     if each in readings:
                         readings[each].compare(part)
@@ -81,10 +71,11 @@ def is_of(fs: FileSystem, manifest: Manifest, log: Log | None, end: int) -> bool
     newest = next((step for step in reversed(manifest.steps) if step.files), None)
     if newest is None or log is None:
         return True
+    schema = schema_of(manifest.origin.format)
     try:
         last = [_last_row(fs, os.path.join(manifest.folder, file.path)) for file in newest.files]
-        row = max(last, key=_offset)
-        found = list(read_rows(log, manifest.origin.queue, _offset(row), _offset(row) + 1))
+        row = max(last, key=_offset).cast(schema)
+        found = list(read_rows(log, manifest.origin.queue, _offset(row), _offset(row) + 1, schema))
     except (Corrupt, OSError, OffsetOutOfRange, pa.ArrowException):
         return True
     return all(not each.num_rows or _same(each, row) for each in found)
@@ -95,7 +86,7 @@ def _last_row(fs: FileSystem, path: str) -> pa.RecordBatch:
     with contextlib.closing(source), pq.ParquetFile(source) as file:
         table = file.read_row_group(file.metadata.num_row_groups - 1)
     [row] = table.slice(table.num_rows - 1).combine_chunks().to_batches()
-    return row.cast(SCHEMA)
+    return row
 
 
 def _offset(row: pa.RecordBatch) -> int:
@@ -121,12 +112,9 @@ class _Reading:
         self._source.close()
 
     def _read(self) -> Any:
-        try:
-            with pq.ParquetFile(self._source) as file:
-                for batch in file.iter_batches(batch_size=_ROWS):
-                    yield batch.filter(pc.greater_equal(batch.column("offset"), self._first))
-        except pa.ArrowException as error:
-            raise Corrupt(f"{self._path} cannot be read: {error}", path=self._path) from error
+        with reading(self._path), pq.ParquetFile(self._source) as file:
+            for batch in file.iter_batches(batch_size=_ROWS):
+                yield batch.filter(pc.greater_equal(batch.column("offset"), self._first))
 
     def _next(self) -> pa.RecordBatch | None:
         """What has been read and not compared."""

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from tailrace.spark.lake.files import Sink
 from tailrace.spark.lake.manifest import ArchivedFile, Origin
-from tailrace.spark.lake.rows import SCHEMA, by_time, read_rows
+from tailrace.spark.lake.rows import by_time, milliseconds, read_rows, schema_of
 
 if TYPE_CHECKING:
     from tailrace.log.fs import FileSystem
@@ -35,14 +35,20 @@ GROUP_BYTES: Final = 32 << 20  # of a row group, before it is compressed
 GROUP_ROWS: Final = 1 << 20
 WAITING_BYTES: Final = 96 << 20  # of all that wait to be one
 MOST_FILES: Final = 32  # that are open at once
+_ENDING: Final = ".staged"  # of half a file, which a pattern like `**/*.parquet` must not find
 MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
 
 OPTIONS: Final[dict[str, Any]] = {
     "compression": "zstd",
     "compression_level": 1,
     "use_dictionary": ["key", "topic", "routing_key", "headers.list.element.key"],
-    "column_encoding": {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
-    "write_statistics": ["offset", "timestamp", "key", "topic", "routing_key", "expires_at"],
+    "column_encoding": dict.fromkeys(
+        ("offset", "timestamp", "timestamp_ms"), "DELTA_BINARY_PACKED"
+    ),
+    "write_statistics": [
+        *("offset", "timestamp", "timestamp_ms", "expires_at"),
+        *("key", "topic", "routing_key"),
+    ],
 }
 
 
@@ -76,7 +82,8 @@ def write(fs: FileSystem, log: Log, origin: Origin, piece: Piece, staging: str) 
         while True:
             writing = _Writing(fs, origin, piece, staging, done)
             try:
-                for rows in read_rows(log, origin.queue, piece.first, piece.last):
+                schema = schema_of(origin.format)
+                for rows in read_rows(log, origin.queue, piece.first, piece.last, schema):
                     writing.take(rows)
             except BaseException:
                 writing.abandon()
@@ -126,9 +133,9 @@ class _Writing:
                 if len(self._open) >= MOST_FILES:
                     self.has_more = True
                     continue
-                path = os.path.join(self._staging, f"{uuid.uuid4().hex}.parquet")
+                path = os.path.join(self._staging, uuid.uuid4().hex + _ENDING)
                 target = os.path.join(folder, self._piece.name)
-                schema = SCHEMA.with_metadata(self._notes())
+                schema = rows.schema.with_metadata(self._notes())
                 file = self._open[folder] = _Parquet(self._fs, path, target, schema)
             self._waiting += file.take(part)
             while self._waiting > WAITING_BYTES:
@@ -174,7 +181,7 @@ class _Parquet:
     def take(self, rows: pa.RecordBatch) -> int:
         """By how much more is waiting now."""
         before = self.waiting
-        times = pc.min_max(rows.column("timestamp").cast(pa.int64())).as_py()
+        times = pc.min_max(milliseconds(rows)).as_py()
         self._first_ms = min(times["min"], self._first_ms)
         self._last_ms = max(times["max"], self._last_ms)
         self._batches.append(rows)
@@ -191,7 +198,7 @@ class _Parquet:
             sink: Any = self._sink
             self._writer = pq.ParquetWriter(sink, self._schema, **OPTIONS)
         if self._batches:
-            table = pa.Table.from_batches(self._batches, SCHEMA)
+            table = pa.Table.from_batches(self._batches)
             self._writer.write_table(table, row_group_size=table.num_rows)
         flushed, self.waiting, self._waiting_rows = self.waiting, 0, 0
         self._batches.clear()
