@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tailrace import Corrupt, Log, NotWritten
+from tailrace import Corrupt, Locked, Log, NotWritten
+from tailrace.errors import OutcomeUnknown
 from tailrace.kernel import HEADER_SIZE, encode, read_header
 from tailrace.log import staging
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
@@ -22,15 +24,19 @@ from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 from tailrace.log.segments import list_segments
 from tailrace.log.staging import Stage, discard, pack, staging_path, sweep
 from tailrace.testing import (
+    Call,
     Crash,
     Fail,
+    Fault,
     FaultyFileSystem,
     SimulatedCrash,
     SimulatedDisk,
     every_call,
+    on,
 )
 from tailrace.testing.disk import SimulatedFile
 from tests.log.damage import WRITES
+from tests.log.interrupts import at_call, at_line, each_hit
 from tests.log.test_writer_deaths import Death, let_go, problems
 
 FOLDER = "log"
@@ -432,6 +438,227 @@ def test_another_writer_goes_on_behind_one_that_died(flush: str, kind: str) -> N
         assert not problems(fresh)
         reader.close()
         alive.close()
+
+
+@pytest.mark.no_cover
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("fault", [Crash(), Crash(after=True)], ids=["before", "after"])
+def test_a_power_cut_when_another_has_gone_on(fault: Crash, kind: str) -> None:
+    """What it has put right, or found to be so, is so for good."""
+    disk = prepared("sync", kind)
+    fresh = disk.clone()
+    counting = FaultyFileSystem(fresh)
+    with Log(FOLDER, **options("sync", fresh)):
+        let_go(work("sync", kind)(counting, []))
+    for call in counting.calls:
+        fresh = disk.clone()
+        opened: list[Log] = []
+        acked: list[Any] = []
+        alive = Log(FOLDER, **options("sync", fresh))
+        death = Death(fresh, call.n, fault)
+        with pytest.raises(SimulatedCrash):
+            work("sync", kind, opened)(FaultyFileSystem(fresh, death), acked)
+        for log in opened:
+            let_go(log)
+        death.leave()
+        alive.append([b"mine"]).wait()
+        let_go(alive)
+        fresh.crash(call.n)
+        with Log(FOLDER, **options("sync", fresh)) as log:
+            found = values(log)
+        assert found[-1] == b"mine"
+        expected_of(acked, kind, found[:-1])
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_what_somebody_has_flushed_stays(flush: str, kind: str) -> None:
+    """One dies when only the removal is left to do. Another flushes what the board tells of, as
+    tasks of asyncio do without the turn, and dies as well."""
+    disk = prepared(flush, kind)
+    alive = Log(FOLDER, **options(flush, disk))
+    removal = on("unlink", Crash(), path="*/adoption")
+    memory = b""
+
+    def plan(call: Call) -> Fault | None:
+        nonlocal memory
+        memory = bytes(alive._writing().board.memory)
+        return removal(call)
+
+    opened: list[Log] = []
+    with pytest.raises(SimulatedCrash):
+        work(flush, kind, opened)(FaultyFileSystem(disk, plan), [])
+    let_go(opened[0])
+    alive._writing().board.memory[:] = memory
+    alive._writing().committer.flush()
+    let_go(alive)
+    disk.kill()
+    with Log(FOLDER, **options(flush, disk)) as log:
+        found = [record.value for record in log.read()]
+    expected_of([b"third"], kind, found)
+    assert not problems(disk)
+
+
+# --- the process lives on -------------------------------------------------------------------
+
+FAULTS = [errno.EIO, errno.EMFILE, errno.ENOSPC, None]
+LINES = ("adopting", "adoption", "tail")
+
+
+class Company:
+    """One who takes in what was staged, and another writer; what each of them was told."""
+
+    def __init__(self, disk: SimulatedDisk, flush: str, kind: str) -> None:
+        self.disk, self.flush, self.kind = disk, flush, kind
+        self.fs = FaultyFileSystem(disk)
+        self.pieces = pieces_of(disk, kind)
+        self.other = Log(FOLDER, **options(flush, disk))
+        self.log = Log(FOLDER, **options(flush, self.fs))
+        self.outcome = "interrupted"
+        self.acked: list[bytes] = []
+        self.append(self.log, b"third")
+
+    def append(self, log: Log, value: bytes) -> None:
+        with contextlib.suppress(NotWritten, OutcomeUnknown):  # a flush has failed
+            log.append([value]).wait()
+            self.acked.append(value)
+
+    def take_in(self) -> None:
+        try:
+            adopt(self.log, self.pieces, producer="t", sequence=0).wait()
+            self.outcome = "done"
+        except NotWritten:
+            self.outcome = "not written"
+            raise
+        except OutcomeUnknown:
+            self.outcome = "unknown"
+            raise
+
+    def go_on(self, who: str) -> None:
+        """Somebody appends first: another who is here, or comes, or the one that failed. Then all
+        of them close."""
+        self.was_poisoned = self.is_poisoned
+        if self.was_poisoned and self.flush != "sync":
+            self.acked.clear()  # nobody has promised that it is durable
+        with Log(FOLDER, fs=self.disk, read_only=True) as reader:
+            self.is_whole(values(reader))
+        if who == "joins":
+            with (
+                contextlib.suppress(NotWritten),
+                Log(FOLDER, **options(self.flush, self.disk)) as new,
+            ):
+                self.append(new, b"new")
+        if who != "itself":
+            self.append(self.other, b"other")
+        if who != "the other":
+            self.append(self.log, b"own")
+            self.append(self.other, b"other again")
+        if not self.was_poisoned:
+            assert values(self.log) == values(self.other)
+        self.log.close()
+        self.append(self.other, b"last")
+        self.other.close()
+
+    @property
+    def is_poisoned(self) -> bool:
+        return f"{FOLDER}/.tailrace/poisoned" in self.disk.files()
+
+    def is_whole(self, found: list[bytes | None]) -> bool:
+        """Is it there? All of it is, or nothing."""
+        batches = flat(what(self.kind))
+        there = [value for value in found if value in batches]
+        assert there in ([], batches)
+        return bool(there)
+
+    def check(self) -> None:
+        acked = [*BEFORE, *self.acked]
+        with Log(FOLDER, **options(self.flush, self.disk)) as log:
+            found = values(log)
+            assert [value for value in found if value in acked] == acked
+            is_there = self.is_whole(found)
+            assert self.outcome in ("unknown", "interrupted", "done" if is_there else "not written")
+            assert f"{FOLDER}/.tailrace/adoption" not in self.disk.files()
+            discard(self.disk, FOLDER, "t")
+            adopt(log, stage(self.disk, what(self.kind)), producer="t", sequence=0).wait()
+            behind = [] if is_there else flat(what(self.kind))
+            assert values(log) == found + behind, "it comes again, and is there once"
+        assert self.was_poisoned or not problems(self.disk)
+
+
+@pytest.mark.no_cover
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("who", ["the other", "itself", "joins"])
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", MODES)
+@pytest.mark.parametrize("error", FAULTS)
+def test_a_call_fails_and_everybody_goes_on(
+    flush: str, kind: str, error: int | None, who: str
+) -> None:
+    disk = prepared(flush, kind)
+
+    def run(number: int) -> bool:
+        company = Company(disk.clone(), flush, kind)
+        is_hit = at_call(company.fs, error, number, company.take_in)
+        company.go_on(who)
+        company.check()
+        return is_hit
+
+    assert len(list(each_hit(run))) > 10
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("who", ["the other", "itself"])
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", MODES)
+def test_an_interrupt_at_any_line_and_everybody_goes_on(
+    flush: str, kind: str, who: str, step: int
+) -> None:
+    """Between calls to the file system there are stores to memory, which others share."""
+    disk = prepared(flush, kind)
+
+    def run(number: int) -> bool:
+        company = Company(disk.clone(), flush, kind)
+        is_hit = at_line(LINES, number, company.take_in)
+        company.go_on(who)
+        company.check()
+        return is_hit
+
+    assert len(list(each_hit(run, step))) > 10
+
+
+@pytest.mark.no_cover
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", MODES)
+@pytest.mark.parametrize("error", [errno.EMFILE, None])
+def test_an_exclusive_writer_goes_on(flush: str, kind: str, error: int | None) -> None:
+    """Nobody else can put it right, and nobody waits to learn that."""
+    disk = prepared(flush, kind)
+
+    def run(number: int) -> bool:
+        fresh = disk.clone()
+        fs = FaultyFileSystem(fresh)
+        log = Log(FOLDER, **options(flush, fs), exclusive=True)
+        pieces = pieces_of(fresh, kind)
+        take_in = lambda: adopt(log, pieces, producer="t", sequence=0).wait()  # noqa: E731
+        is_hit = at_call(fs, error, number, take_in)
+        log.append([b"mine"]).wait()
+        with pytest.raises(Locked):
+            Log(FOLDER, **options(flush, fresh))
+        found = values(log)
+        assert found in ([*BEFORE, b"mine"], [*BEFORE, *flat(what(kind)), b"mine"])
+        log.close()
+        with Log(FOLDER, **options(flush, fresh)) as again:
+            assert values(again) == found
+        assert not problems(fresh)
+        return is_hit
+
+    assert len(list(each_hit(run))) > 10
+
+
+# --- what is staged -------------------------------------------------------------------------
 
 
 def test_what_is_staged_is_damaged(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import threading
@@ -30,6 +31,7 @@ from tailrace.testing import (
 )
 from tests.log.damage import WRITES
 from tests.log.helpers import WAIT
+from tests.log.interrupts import at_call, at_line, each_hit
 from tests.log.test_writer_deaths import Death, let_go, problems
 
 FOLDER = "log"
@@ -562,6 +564,129 @@ def test_another_writer_goes_on_behind_one_that_died(flush: str, kind: str) -> N
         alive.close()
 
 
+# --- the process lives on -------------------------------------------------------------------
+
+FAULTS = [errno.EIO, errno.EMFILE, errno.ENOSPC, None]
+LINES = ("prepending", "tail")
+
+
+class Company:
+    """One who puts something in front, and another writer; what each of them was told."""
+
+    def __init__(self, disk: SimulatedDisk, flush: str, kind: str, start: int) -> None:
+        self.disk, self.flush, self.kind, self.last = disk, flush, kind, start or 10
+        self.fs = FaultyFileSystem(disk)
+        self.other = Log(FOLDER, **options(flush, disk))
+        self.log = Log(FOLDER, **options(flush, self.fs))
+        self.before = found(self.other)
+        self.outcome = "interrupted"
+        self.acked: dict[int, bytes] = {}
+        self.front = Front(self.log, "t")
+        self.staged = stage(self.front, 1, self.last, at_once=2, without={4})
+
+    def put(self) -> None:
+        try:
+            prepend(self.log, self.front, self.staged, 1, self.last)
+            self.outcome = "done"
+        except NotWritten:
+            self.outcome = "not written"
+            raise
+        except OutcomeUnknown:
+            self.outcome = "unknown"
+            raise
+
+    def append(self, log: Log, value: bytes) -> None:
+        with contextlib.suppress(NotWritten, OutcomeUnknown):  # a flush has failed
+            self.acked[log.append([value]).wait().offset] = value
+
+    def go_on(self, who: str) -> None:
+        """Somebody appends first: another who is here, or comes, or the one that failed. Then all
+        of them close."""
+        self.was_poisoned = f"{FOLDER}/.tailrace/poisoned" in self.disk.files()
+        with Log(FOLDER, fs=self.disk, read_only=True) as reader:
+            self.is_whole(reader)
+        if who == "joins":
+            with Log(FOLDER, **options(self.flush, self.disk)) as new:
+                self.append(new, b"new")
+        if who != "itself":
+            self.append(self.other, b"other")
+        if who != "the other":
+            self.append(self.log, b"own")
+        if not self.was_poisoned:
+            self.other.vacuum()
+            assert found(self.log) == found(self.other)
+        self.front.close()
+        self.log.close()
+        self.append(self.other, b"last")
+        self.other.close()
+
+    def is_whole(self, log: Log) -> bool:
+        """Is it there? All of it is, or nothing."""
+        seen = found(log)
+        for pair in [*self.before, *self.acked.items()]:
+            assert pair in seen
+            seen.remove(pair)
+        assert seen in ([], wanted((1, self.last), without={4}))
+        return bool(seen)
+
+    def check(self) -> None:
+        with Log(FOLDER, **options(self.flush, self.disk)) as log:
+            is_there = self.is_whole(log)
+            assert self.outcome in ("unknown", "interrupted", "done" if is_there else "not written")
+            seen, seam = found(log), joint_of(log).seam
+            if not is_there and seam:  # it can be done again
+                put(log, 1, seam, at_once=2, without={4})
+                assert found(log) == wanted((1, seam), without={4}) + seen
+        assert self.was_poisoned or not problems(self.disk)
+
+
+@pytest.mark.no_cover
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("who", ["the other", "itself", "joins"])
+@pytest.mark.parametrize("kind", ["some", "drained", "new"])
+@pytest.mark.parametrize("flush", MODES)
+@pytest.mark.parametrize("error", FAULTS)
+def test_a_call_fails_and_everybody_goes_on(
+    flush: str, kind: str, error: int | None, who: str
+) -> None:
+    disk = prepared(flush, kind)
+    start = start_of(disk, kind)
+
+    def run(number: int) -> bool:
+        company = Company(disk.clone(), flush, kind, start)
+        is_hit = at_call(company.fs, error, number, company.put)
+        company.go_on(who)
+        company.check()
+        return is_hit
+
+    assert len(list(each_hit(run))) > 10
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("who", ["the other", "itself"])
+@pytest.mark.parametrize("kind", ["some", "drained", "new"])
+@pytest.mark.parametrize("flush", MODES)
+def test_an_interrupt_at_any_line_and_everybody_goes_on(
+    flush: str, kind: str, who: str, step: int
+) -> None:
+    """Between calls to the file system there are stores to memory, which others share."""
+    disk = prepared(flush, kind)
+    start = start_of(disk, kind)
+
+    def run(number: int) -> bool:
+        company = Company(disk.clone(), flush, kind, start)
+        is_hit = at_line(LINES, number, company.put)
+        company.go_on(who)
+        company.check()
+        return is_hit
+
+    assert len(list(each_hit(run, step))) > 5
+
+
+# --- single cases ---------------------------------------------------------------------------
+
+
 def test_a_full_disk_leaves_everything_as_it_was(tmp_path: Path) -> None:
     disk = prepared("sync", "some")
     start = start_of(disk, "some")
@@ -579,7 +704,7 @@ def test_a_full_disk_leaves_everything_as_it_was(tmp_path: Path) -> None:
 
 
 def test_what_an_unknown_outcome_left_is_put_right(tmp_path: Path) -> None:
-    """The start could not be stored: the next attempt begins anew."""
+    """The start could not be stored: whoever has the turn next sees to it, as after a death."""
     folder = str(tmp_path / "log")
     with Log(folder, **options("sync")) as log:
         fill(log, 20)
@@ -596,6 +721,9 @@ def test_what_an_unknown_outcome_left_is_put_right(tmp_path: Path) -> None:
             put_to(log, 0, joint_of(log).first, 1)
         writer._start_file.store = store  # type: ignore[method-assign]
         assert found(log)[-5:] == wanted((15, 20))
+        assert joint_of(log).start == 0
+        assert found(log) == wanted((0, 20))
+        deleted(log, 15)
         put_to(log, 3, joint_of(log).first, 2)
         assert found(log) == wanted((3, 20))
         assert seam == 15
@@ -626,8 +754,11 @@ def test_what_cannot_be_taken_back_stops_the_log(tmp_path: Path) -> None:
         writer._start_file.store = fails  # type: ignore[method-assign]
         with pytest.raises(OutcomeUnknown):
             prepend(log, front, staged, 0, 10)
-        with pytest.raises((NotWritten, OutcomeUnknown)):
-            log.append([b"x"])
+        for _ in range(2):
+            with pytest.raises(NotWritten):
+                log.append([b"x"])
+        with pytest.raises(NotWritten):
+            log.close()
     with Log(folder, **options("sync")) as log:
         assert found(log) == []
         assert log.append([b"x"]).wait().offset == 10

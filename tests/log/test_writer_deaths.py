@@ -228,9 +228,11 @@ def is_poisoned(log: Log) -> bool:
 
 
 @pytest.mark.parametrize("fault", [Crash(), Fail()])
-@pytest.mark.parametrize("step", range(8))
-def test_the_start_of_the_log_is_the_same_for_all(step: int, fault: Fault) -> None:
-    """Wherever one stopped that was moving it, and whether or not it was moved."""
+@pytest.mark.parametrize("step", range(12))
+@pytest.mark.parametrize("first", ["survivor", "new"])
+def test_the_start_of_the_log_is_the_same_for_all(first: str, step: int, fault: Fault) -> None:
+    """Wherever one stopped that was moving it, and whether or not it was moved; whoever finds out,
+    one who is here or one who comes."""
     disk, survivor, _acked = begin("async")
     other = FaultyFileSystem(disk)
     dying = open_log(other)
@@ -243,6 +245,9 @@ def test_the_start_of_the_log_is_the_same_for_all(step: int, fault: Fault) -> No
     if other.crashed:
         let_go(dying)
         death.leave()
+    if first == "new":
+        with open_log(disk) as new:
+            new.append_one(b"new", producer="new", sequence=1)
     survivor.append_one(b"third")
     with open_log(disk) as late, Log(FOLDER, fs=disk, read_only=True) as reader:
         starts = {log.start_offset for log in (survivor, late, reader)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -84,27 +85,23 @@ class _Adopter:
         tail.prepare(0 if is_much else total, records, newest)
         plan = Plan.of(pieces, self._options.segment_bytes, is_empty=not tail.size)
         _file, segment, position, base, past = tail.state
-        adoption = Adoption(segment, position, base)
-        try:
-            moves = self._place(plan.moved, base + sum(piece.records for piece in plan.copied))
-            adoption.store(self._fs, self._folder)
-        except (OSError, OutcomeUnknown) as error:
-            raise NotWritten(f"{self._folder}: cannot take in what was staged: {error}") from error
-        try:
-            self._writer.bump_layout()  # from here on they see no further
-            size = self._copy(plan.copied, position, base)
-            for move in moves:
-                target = segment_path(self._folder, move.extent.base)
-                self._fs.rename(move.path, target)
-            self._fs.sync_dir(self._folder)
-        except BaseException as error:
-            self._take_back(adoption)
-            if isinstance(error, OSError | OutcomeUnknown):
+        tail.announce(segment, position, base)  # as we may be about to leave it
+        with self._writer.turn.in_one_go():
+            try:
+                moves = self._place(plan.moved, base + sum(piece.records for piece in plan.copied))
+                Adoption(segment, position, base).store(self._fs, self._folder)
+                self._writer.bump_layout()  # from here on they see no further
+                size = self._copy(plan.copied, position, base)
+                for move in moves:
+                    self._fs.rename(move.path, segment_path(self._folder, move.extent.base))
+                self._fs.sync_dir(self._folder)
+            except (OSError, OutcomeUnknown) as error:
                 message = f"{self._folder}: cannot take in what was staged: {error}"
                 raise NotWritten(message) from error
-            raise
-        new = [Extent(segment, size), *(move.extent for move in moves)]
-        self._go_on(past.extents, new, base + records)
+            new = [Extent(segment, size), *(move.extent for move in moves)]
+            self._have_it_count(past.extents, new, base + records)
+        with contextlib.suppress(OSError, OutcomeUnknown):  # it is in the log, and durable
+            self._make_known(new, base + records)
         return base
 
     def _place(self, pieces: Sequence[Piece], base: int) -> list[_Move]:
@@ -143,38 +140,30 @@ class _Adopter:
             self._tail.committer.force()
         return position
 
-    def _take_back(self, adoption: Adoption) -> None:
-        """If that fails, nothing is written to this log before it was opened anew."""
-        tail = self._tail
-        try:
-            adoption.undo(self._fs, self._folder)
-        except OSError as error:
-            tail.committer.poison(error)
-        tail.forget_extension()
-        self._writer.bump_layout()
-
-    def _go_on(self, before: Extents, new: list[Extent], end_offset: int) -> None:
-        """Everything is in its place: have it count, and go on behind it. As if another writer had
-        written all that."""
-        tail, sealed, last = self._tail, new[:-1], new[-1]
-        for extent in sealed:
+    def _have_it_count(self, before: Extents, new: list[Extent], end_offset: int) -> None:
+        """Everything is in its place: go on behind it, as if another writer had written all that.
+        Whoever takes over from us once it was announced goes on there as well."""
+        tail, last = self._tail, new[-1]
+        for extent in new[:-1]:
             before = before.and_then(extent)
         note = Note(*last, end_offset, self._writer.start_offset)
-        tail.follow(note, before)
-        tail.announce(*note[:3])  # whoever finds us dead from here on sees that all is done
+        tail.announce(*note[:3])
         try:
             Adoption.remove(self._fs, self._folder)
+            tail.follow(note, before)
         except OSError as error:
-            tail.committer.poison(error)
             raise OutcomeUnknown(
-                f"{self._folder}: what was staged may be in the log, or not ({error}). Reopen it, "
-                "and try again"
+                f"{self._folder}: what was staged may be in the log, or not ({error}). Try again"
             ) from error
+        self._writer.bump_layout()
+
+    def _make_known(self, new: list[Extent], end_offset: int) -> None:
+        """What others would find out by themselves, more slowly."""
+        tail, last = self._tail, new[-1]
         if tail.flush is not FlushMode.NONE:
             with tail.committer.alone():  # all of it was synced
-                tail.committer.advance(*note[:3], sync=True)
-        self._writer.bump_layout()
-        for extent in sealed:
+                tail.committer.advance(*last, end_offset, sync=True)
+        for extent in new[:-1]:
             facts = self._catalog.facts(extent, whole=True)
             if not facts.damages and facts.size == extent.size:
                 self._catalog.save(facts)

@@ -7,13 +7,16 @@ so that frequent small ones leave no litter of segments.
 
 `.tailrace/adoption` tells, as long as that is under way, where the log ended before. It is stored
 first and removed last, durably; its removal is the moment from which on the records count. Until
-then readers see nothing behind it, and whoever finds it after the one who wrote it has died puts
-the log back to where it was. So there is nothing to complete: the batches are in the log, or their
-writer has not been told so and comes again.
+then readers see nothing behind it, and nobody appends: one who dies, fails or is interrupted on the
+way leaves its turn as a dead one does, and whoever has the turn next puts the log back to where it
+was. So there is nothing to complete: the batches are in the log, or their writer has not been told
+so and comes again. Only when all is in its place the board tells of it; then what is left to do is
+to remove the file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -30,7 +33,12 @@ from tailrace.kernel import (
 from tailrace.kernel.layout import CRC_START, TAIL_START
 from tailrace.log.fs import File, FileSystem, write_all
 from tailrace.log.segments import list_segments, remove_segment, segment_path
-from tailrace.log.sidefiles import load_checked_json, side_path, store_checked_json
+from tailrace.log.sidefiles import (
+    WatermarkFile,
+    load_checked_json,
+    side_path,
+    store_checked_json,
+)
 
 __all__ = ["NAME", "Adoption", "Piece", "Plan", "place", "place_in_file", "tidy_up"]
 
@@ -69,11 +77,12 @@ class Adoption(NamedTuple):
     @staticmethod
     def remove(fs: FileSystem, folder: str) -> None:
         """From here on, and after a power cut too, what was taken in counts; or nothing has come of
-        it."""
-        fs.unlink(side_path(folder, NAME))
+        it. One who has removed it already may not have come to the sync."""
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(side_path(folder, NAME))
         fs.sync_dir(os.path.dirname(side_path(folder, NAME)))
 
-    def undo(self, fs: FileSystem, folder: str) -> None:
+    def put_back(self, fs: FileSystem, folder: str) -> None:
         """Put the log back. Nobody has been told of what goes, and nobody has seen it."""
         for extent in reversed(list_segments(fs, folder)):
             if extent.base > self.segment:
@@ -86,7 +95,6 @@ class Adoption(NamedTuple):
         finally:
             file.close()
         fs.sync_dir(folder)
-        self.remove(fs, folder)
 
 
 class Plan(NamedTuple):
@@ -112,15 +120,14 @@ class Plan(NamedTuple):
 
 
 def tidy_up(fs: FileSystem, folder: str, told: int = 0) -> None:
-    """Somebody died while it took something in. If everybody was `told` of a next offset behind it,
-    all of it is there, and counts."""
+    """Somebody has perhaps not finished what it took in. If everybody was `told` of a next offset
+    behind it, or somebody has flushed so far, all of it is there, and counts."""
     adoption = Adoption.load(fs, folder)
-    if adoption is None:
-        return
-    if told > adoption.durable:
-        Adoption.remove(fs, folder)
-    else:
-        adoption.undo(fs, folder)
+    if adoption is not None and told <= adoption.durable:
+        mark = WatermarkFile(fs, folder).load()
+        if mark is None or mark.durable <= adoption.durable:
+            adoption.put_back(fs, folder)
+    Adoption.remove(fs, folder)
 
 
 # --- offsets --------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ offsets that they are to have. Then, with the turn to write, they are renamed to
 below the log's start, so nobody sees them: they are what retention leaves when it is killed between
 the new start and the last file that goes, and whoever finds them removes them. Then the start is
 lowered, durably. That is the moment from which on they count, all of them, and there is nothing to
-complete or to undo.
+complete or to undo. Who fails or is interrupted on the way leaves its turn like one who died, so
+that the next one looks where the log starts.
 
 They end where the log's first segment begins. A log without records has none: it goes on behind
 them. Its start is raised to there first, and then it is a log like any other. So if that is all
@@ -215,17 +216,19 @@ class _Prepender:
             first = staged.seals[0].base
         elif joint.first > first:
             raise ValueError("there is nothing to put in front")
-        with deleting(self._fs, self._folder):
-            if writer._start_file.load() != joint.start:  # an attempt failed: what it left goes
+        writer.tail.announce(*writer.tail.state[1:4])
+        with deleting(self._fs, self._folder), writer.turn.in_one_go():
+            if writer._start_file.load() != joint.start:  # somebody has failed to raise it
                 writer._store_start(joint.start)
             if not joint.has_records and last > joint.end:
-                self._skip_to(last, joint.start)
+                writer._raise_start(last)
+                writer.tail.skip_to(last)
                 joint = _joint(writer)
             self._mark()
             writer.board.bump_fronts()
             self._place(staged, joint)
-            writer.lower_start(min(first, joint.start))
-        writer.tail.announce(*writer.tail.state[1:4])
+            self._have_it_count(min(first, joint.start))
+            writer.tail.announce(*writer.tail.state[1:4])
 
     def _check(self, joint: Joint, staged: Staged, first: int, last: int) -> None:
         behind = staged.seals[-1].next_offset if staged.seals else 0
@@ -239,21 +242,6 @@ class _Prepender:
                 low=joint.start,
                 high=joint.end,
             )
-
-    def _skip_to(self, offset: int, start: int) -> None:
-        """Have a log without records begin, and go on, at a higher offset. If neither that nor the
-        way back can be done, nothing is written before the log was opened anew: it would be below
-        the start."""
-        writer = self._writer
-        try:
-            writer._raise_start(offset)
-            writer.tail.skip_to(offset)
-        except BaseException:
-            try:
-                writer._store_start(start)
-            except OutcomeUnknown as error:
-                writer.committer.poison(OSError(str(error)))
-            raise
 
     def _mark(self) -> None:
         """The watermark may be in a segment that is gone, of which the name comes again."""
@@ -290,6 +278,14 @@ class _Prepender:
         for seal in staged.seals:
             with contextlib.suppress(OSError):  # a cache
                 self._catalog.seals.add(seal)
+
+    def _have_it_count(self, start: int) -> None:
+        try:
+            self._writer.lower_start(start)
+        except OSError as error:  # not of storing it
+            raise OutcomeUnknown(
+                f"{self._folder}: what was put in front counts from the next turn on: {error}"
+            ) from error
 
     def _outdate_seals(self, bases: Sequence[int]) -> None:
         """What is noted of segments that had these names."""

@@ -403,11 +403,6 @@ class Tail:
         self._options = options
         self._roll_position = -1  # the next append looks, and sets the bounds
 
-    def forget_extension(self) -> None:
-        """The file may have been cut behind the last batch."""
-        self._extended = 0
-        self._roll_position = -1
-
     # --- segments ---------------------------------------------------------------------------
 
     def roll(self) -> None:
@@ -569,6 +564,8 @@ class Tail:
     def take_over(self) -> None:
         """Deal with what a writer has left that died while it had the turn."""
         self._settle()
+        self._extended = 0  # the file may have been cut behind the last batch
+        self._roll_position = -1
         if self.end_offset != self.base:
             self._discard_empty(self.end_offset)  # a roll that was not announced
 

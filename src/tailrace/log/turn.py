@@ -15,11 +15,13 @@ Lock order: the handle's own thread lock, the turn, the turn to flush (`FlushTur
 from __future__ import annotations
 
 import _thread
+import contextlib
 import logging
 import os
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol
 
@@ -114,6 +116,21 @@ class Turn:
         """After an interrupt, which may have hit `give` itself: nobody is to wait for us."""
         if not self.held:
             self.lock.release()
+
+    @contextlib.contextmanager
+    def in_one_go(self) -> Iterator[None]:
+        """With the turn: what nobody may find half done. If it fails, or is interrupted, wherever
+        that is, the turn is left as by one who died in it. Before anybody writes, we too, it is
+        taken over (`Writer.take_turn`), so nothing has to be taken back here. The board has to say
+        first how far the log is written."""
+        self.held = False  # the lock is ours; but whatever comes next has to take the turn
+        yield
+        self.held = True
+
+    def drop(self) -> None:
+        """It could not be taken after all; not by one who is exclusive, either."""
+        self.held = False
+        self.lock.release()
 
     def _note_wishes(self) -> None:
         """Is it time to share, or to keep the turn from the next one on?"""

@@ -11,7 +11,7 @@ from functools import partial
 from tailrace.errors import Closed, NotWritten, OffsetOutOfRange, OutcomeUnknown
 from tailrace.kernel import Draft
 from tailrace.log import opening
-from tailrace.log.adoption import tidy_up
+from tailrace.log.adoption import Adoption, tidy_up
 from tailrace.log.board import ATTENTION, POISONED, Board, Note
 from tailrace.log.commit import Committer, Written
 from tailrace.log.extents import Extent, Extents
@@ -83,9 +83,8 @@ class Writer:
         alone = self._members.join()
         identity = Identity.load(fs, folder)
         self.log_flush, self.flush_mode = opening.FlushModes.decide(folder, identity, self._options)
-        self.catalog = Catalog(
-            fs, folder, self._options, seals=self.flush_mode is not FlushMode.NONE
-        )
+        syncs = self.flush_mode is not FlushMode.NONE
+        self.catalog = Catalog(fs, folder, self._options, seals=syncs)
         self._resources.callback(self.catalog.close)
         self._sealed = Sealed(self.catalog)
         self.gaps = Gaps(fs, folder)
@@ -107,28 +106,22 @@ class Writer:
         self._resources.callback(self._watermark_file.close)
         if alone or not self.board.is_set_up or self.board.poisoned:
             with self._flush_turn:
-                sparse_below = self._recover(identity)
+                self._recover(identity)
         else:
             assert identity is not None
-            sparse_below = identity.sparse_below
-            self._attach()
+            self._attach(identity.sparse_below)
         self._resources.callback(self.committer.close)
         self._layout, self._fronts = self.board.layout, self.board.fronts
-        reader = Reader(self.catalog, self.gaps, sparse_below, lambda: self._start_offset)
-        expiry_ms = self._options.producer_expiry_ms
-        self.producers = ProducerTable(
-            fs, folder, reader, expiry_ms, self.tail.end_offset, self._manner.wall_ms
-        )
         self.tail.announce = self._announce
         self.end_turn()
         if self.turn.exclusive:
             self.turn.give()
 
-    def _recover(self, identity: Identity | None) -> int:
-        """Nobody else is here, or they cannot go on: whatever there is, make a log of it. Returns
-        the offset below which it may be sparse."""
+    def _recover(self, identity: Identity | None) -> None:
+        """Nobody else is here, or they cannot go on: whatever there is, make a log of it."""
         fs, folder = self._fs, self._folder
-        tidy_up(fs, folder)
+        if Adoption.load(fs, folder) is not None:
+            tidy_up(fs, folder)
         found = diagnose(fs, self.catalog, self.gaps, self.log_flush)
         if not found.clean and self.flush_mode is not FlushMode.NONE:
             opening.sync_side_files(fs, folder)
@@ -150,7 +143,7 @@ class Writer:
         _file, segment, size, next_offset, _past = self.tail.written()
         self.board.set_up(Note(segment, size, next_offset, self._start_offset))
         self._flush_turn.incarnation = self.board.incarnation
-        return identity.sparse_below
+        self._set_producers(identity.sparse_below)
 
     def _begin_tail(self, found: Diagnosis) -> None:
         facts = found.tail
@@ -165,13 +158,9 @@ class Writer:
         syncs = self.flush_mode is not FlushMode.NONE
         if syncs and not found.synced:
             opening.make_durable(self._fs, self._folder, found, self.tail.extents()[0])
-        _file, segment, position, durable, _past = self.tail.written()
-        watermark = opening.first_watermark(
-            found,
-            self._start_offset,
-            (segment, position, durable) if syncs else None,
-            self._fs.boot_id(),
-        )
+        written = self.tail.written()[1:4] if syncs else None
+        boot_id = self._fs.boot_id()
+        watermark = opening.first_watermark(found, self._start_offset, written, boot_id)
         self._watermark_file.load()
         self._watermark_file.store(watermark, sync=not found.synced)
         self._set_committer(watermark)
@@ -181,7 +170,14 @@ class Writer:
             self._fs, self._folder, self._written, self._watermark_file, watermark, self._flush_turn
         )
 
-    def _attach(self) -> None:
+    def _set_producers(self, sparse_below: int) -> None:
+        reader = Reader(self.catalog, self.gaps, sparse_below, lambda: self._start_offset)
+        expiry_ms, end_offset = self._options.producer_expiry_ms, self.tail.end_offset
+        self.producers = ProducerTable(
+            self._fs, self._folder, reader, expiry_ms, end_offset, self.wall_ms
+        )
+
+    def _attach(self, sparse_below: int) -> None:
         """Others write already: go on where they are."""
         self._watermark_file.open()
         watermark = self._watermark_file.load()
@@ -193,8 +189,10 @@ class Writer:
         self.tail.attach(note, sealed, watermark.segment)
         self._flush_turn.incarnation = self.board.incarnation
         self._set_committer(watermark)
+        self._set_producers(sparse_below)
         self.tail.announce = self._announce
         if self.board.is_being_written:
+            self.producers.has_news = True
             self._take_over()
         self.board.begin()
         if self.log_flush is FlushMode.NONE and self.flush_mode is not FlushMode.NONE:
@@ -205,7 +203,7 @@ class Writer:
                 self.committer.advance(note.segment, 0, note.segment)
 
     def _take_over(self) -> None:
-        """Somebody died in its turn: in an append, or before a new start was durable or told."""
+        """Somebody died in its turn, or left it so: before all was there, or durable, or told."""
         start = self._start_file.load()
         self._raise_start(start)
         if start < self._start_offset:  # it had put segments in front
@@ -316,11 +314,13 @@ class Writer:
                 self._check_others()
         except BaseException as error:
             self._check_open()
-            turn.give()
-            if isinstance(error, OSError):
+            turn.drop()
+            if isinstance(error, OSError | OutcomeUnknown):
                 raise NotWritten(f"{self._folder}: cannot take its turn: {error}") from error
             raise
-        if not turn.shares:
+        if turn.exclusive:
+            turn.give()  # as ever: the turn is ours, and the lock is free
+        elif not turn.shares:
             # Nobody wants it: keep it for a while.
             self._seen = None
             self.board.keeper = os.getpid()
