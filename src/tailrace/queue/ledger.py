@@ -162,7 +162,7 @@ class Ledger:
 
     def has_line(self, key: int) -> bool:
         """Is a message of this key pending, so that another has to wait?"""
-        return key in self._order
+        return key in self._order.lines
 
     @property
     def parked(self) -> int:
@@ -298,9 +298,13 @@ class Ledger:
         new: dict[int, Lease] = {}
         self._add(new, op.get("r", []), lease)
         new.update(dict.fromkeys(offsets_of(op.get("parked", ())), Lease(PARKED, 0, "")))
-        self.pending.update(sorted(new.items()))
-        for offset, key in zip(op["keys"][::2], op["keys"][1::2], strict=True):
-            if offset in new and self._order.add(offset, key) and new[offset].state == PARKED:
+        new = dict(sorted(new.items()))
+        self.pending.update(new)
+        keys = dict(zip(op["keys"][::2], op["keys"][1::2], strict=True))
+        for offset, lease in new.items():  # not those of `keys`: numbers take memory, too
+            if offset not in keys:
+                continue
+            if self._order.add(offset, keys[offset]) and lease.state == PARKED:
                 self.pending[offset] = Lease(FREE, 0, "")  # it was behind one that is missing
                 heapq.heappush(self._ready, offset)
         if not self.by_key:  # what said so was damaged
@@ -386,14 +390,14 @@ class Ledger:
                     del self._whole[first]
                     self._in_whole -= count
                     return count
-            elif count == 1 and not self._order.keys:
+            elif count == 1 and not self._order.lines:
                 if self._pending.pop(first, None) is None:
                     return 0
                 self._holes += 1
                 if self._holes > _FEW:
                     self._close_holes()
                 return 1
-        pending, has_order = self.pending, bool(self._order.keys)
+        pending, has_order = self.pending, bool(self._order.lines)
         before, pop = len(pending), pending.pop
         for index in range(0, len(runs), 2):
             offsets = range(runs[index], runs[index] + runs[index + 1])
@@ -425,7 +429,7 @@ class Ledger:
         """Whoever waits for nobody that is known is free: which ones that were."""
         heads, freed = self._order.heads, []
         for offset, lease in self.pending.items():
-            if lease.state == PARKED and (offset in heads or offset not in self._order.keys):
+            if lease.state == PARKED and (offset in heads or self._order.key_of(offset) is None):
                 self.pending[offset] = Lease(FREE, 0, "", lease.attempt, lease.count)
                 freed.append(offset)
         return freed
@@ -556,7 +560,7 @@ class Ledger:
             **{name: getattr(self, name) for name in (*self._OTHERS, *self._COUNTERS)},
         }
         entries = {offset: lease.dump() for offset, lease in self.pending.items()}
-        for offset, key in self._order.keys.items():
+        for offset, key in self._order:
             entries[offset]["key"] = key
         return state, entries
 
