@@ -64,6 +64,7 @@ class GroupModel:
         self.log: dict[int, Sent] = {}
         self.members: set[object] = set()
         self.killed: set[object] = set()  # of the members; nobody has noticed yet
+        self.suspects: dict[object, tuple[int, object]] = {}  # by process: offset and token
 
     # --- questions --------------------------------------------------------------------------
 
@@ -125,12 +126,19 @@ class GroupModel:
         self.killed |= self.members  # and who has left with something in hand:
         self.killed |= {each.holder for each in self.entries.values() if each.holder is not None}
         self.members.clear()
+        self.suspects.clear()
+
+    def has_suspect(self, process: object, now: int) -> bool:
+        """Then it gets no other. What it has kept for too long does not count."""
+        offset, token = self.suspects.get(process, (-1, None))
+        return self.has_lease(offset, token) and self.entries[offset].until > now
 
     def claim(
-        self, consumer: object, limit: int, now: int, wall: int, *, handed: bool
+        self, consumer: object, process: object, limit: int, now: int, wall: int, *, handed: bool
     ) -> tuple[list[int], bool]:
         """The messages that a claim gets, in order; and whether any became dead letters."""
-        chosen, is_alone, spent = self._ready_again(limit, now)
+        may_suspect = not self.has_suspect(process, now)
+        chosen, is_alone, spent = self._ready_again(limit, now, may_suspect=may_suspect)
         # They may have expired meanwhile; and after damage the group knows only that there was
         # something.
         unwanted = [offset for offset in chosen if not self.wants(self.log[offset], wall)]
@@ -138,12 +146,13 @@ class GroupModel:
             self.skip(offset)
             self._lapse(offset, wall)
             chosen.remove(offset)
-        if not (is_alone and chosen):
+        is_alone = is_alone and bool(chosen)
+        if not is_alone:
             chosen += self._look_on(limit - len(chosen), wall)
         if unwanted and not chosen:  # then it looks again, when the dead are buried
             for offset in spent:
                 self.bury(offset)
-            chosen, has_buried = self.claim(consumer, limit, now, wall, handed=handed)
+            chosen, has_buried = self.claim(consumer, process, limit, now, wall, handed=handed)
             return chosen, has_buried or bool(spent)
         for offset in chosen:
             entry = self.entries[offset]
@@ -151,11 +160,15 @@ class GroupModel:
             entry.state, entry.until = "leased" if handed else "claimed", now + LEASE_MS
             entry.count += handed
             entry.holder, entry.token = consumer, object()
+            if is_alone:
+                self.suspects[process] = offset, entry.token
         for offset in spent:
             self.bury(offset)
         return chosen, bool(spent)
 
-    def _ready_again(self, limit: int, now: int) -> tuple[list[int], bool, list[int]]:
+    def _ready_again(
+        self, limit: int, now: int, *, may_suspect: bool
+    ) -> tuple[list[int], bool, list[int]]:
         chosen: list[int] = []
         spent: list[int] = []
         for offset, entry in sorted(self.entries.items()):
@@ -166,9 +179,8 @@ class GroupModel:
             if entry.state == "dying" or entry.count > self.max_retries:
                 spent.append(offset)
             elif entry.is_suspect or entry.state == "leased":
-                if not chosen:
+                if may_suspect and not chosen:
                     return [offset], True, spent
-                break
             else:
                 chosen.append(offset)
         return chosen, False, spent

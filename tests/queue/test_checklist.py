@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -396,11 +398,104 @@ def test_a_message_that_kills_whoever_gets_it_takes_no_other_with_it(
     store.close()
 
 
+@pytest.mark.no_cover
+@pytest.mark.parametrize(("prefetch", "at_once"), [(1, 1), (10, 1), (1, 3), (10, 3)])
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("where", [0, 5])
+def test_nor_does_it_if_its_process_has_several_consumers(
+    machine: Machine, prefetch: int, at_once: int, workers: int, where: int
+) -> None:
+    """Whoever dies has something in each of its threads."""
+    options = {**FAST, "retry": {"max_retries": 2, "initial_backoff": 0}}
+    store = machine.open()
+    store.queue("q", **options).publish_many(
+        [b"poison" if n == where else b"%d" % n for n in range(30)]
+    )
+    done: list[bytes | None] = []
+    deaths = 0
+    while len(done) < 29 or deaths < 3:
+        queue = store.queue("q")
+        consumers = [queue.consumer("w", prefetch=prefetch) for _ in range(workers)]
+        while messages := [m for each in consumers for m in each.receive(at_once)]:
+            if b"poison" in values(messages):
+                deaths += 1
+                machine.kill()
+                store = machine.open()
+                machine.clock.advance(1.1)
+                break
+            assert all(m.delivery_count <= 2 for m in messages), "a neighbour pays for it"
+            done += values(messages)
+            for message in messages:
+                message.ack()
+        else:
+            assert deaths == 3
+            break
+    assert len(done) == 29
+    assert drain(store.queue("q").consumer("w")) == []
+    assert values(store.dead("q")) == [b"poison"]
+    store.close()
+
+
 def test_a_message_with_which_somebody_died_comes_alone() -> None:
     with on_machine() as (machine, _store, queue):
         queue.publish_many(numbers(5))
         consumer = queue.consumer("w")
         consumer.receive(3)
         machine.clock.advance(1.1)
-        seen = [offsets(consumer.receive(10)) for _ in range(4)]
+        seen = []
+        while messages := consumer.receive(10):
+            seen.append(offsets(messages))
+            consumer.ack(messages)
         assert seen == [[0], [1], [2], [3, 4]]
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_a_process_has_one_such_message_at_a_time(prefetch: int) -> None:
+    with on_machine() as (machine, _store, queue), machine.open() as other:
+        queue.publish_many(numbers(6))
+        first, second = queue.consumer("w"), queue.consumer("w", prefetch=prefetch)
+        first.receive(4)
+        machine.clock.advance(1.1)
+        assert offsets(first.receive(9)) == [0]
+        assert offsets(other.queue("q").consumer("w").receive(9)) == [1]
+        assert offsets(second.receive(1)) == [4]  # all others come beside it
+        second.receive(1)
+        assert first.receive(9) == second.receive(9) == []
+        assert offsets(queue.peek("w", 9)) == [2, 3]
+        machine.clock.advance(0.5)
+        for consumer in (first, second):
+            assert consumer.receive(9) == []
+        machine.clock.advance(0.6)  # it was kept for too long
+        assert offsets(second.receive(9)) == [0]
+        assert first.receive(9) == []
+
+
+SETTLE: dict[str, Callable[[Message], None]] = {
+    "ack": Message.ack,
+    "nack": lambda message: message.nack(delay="1h"),
+    "reject": Message.reject,
+    "extend": lambda message: message.extend(0),
+}
+
+
+@pytest.mark.parametrize("how", SETTLE)
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_who_waits_for_the_next_such_message_is_told(tmp_path: Path, how: str, flush: str) -> None:
+    with Store(tmp_path, flush=flush, upkeep=False) as store:
+        queue = store.queue("q", visibility_timeout="1h")
+        queue.publish_many(numbers(3))
+        queue.consumer("w", visibility_timeout="1ms").receive(3)
+        consumer = queue.consumer("w")
+        [message] = consumer.receive(1, wait=WAIT)
+        got: list[int] = []
+
+        def wait() -> None:
+            got.extend(offsets(queue.consumer("w").receive(9, wait=2 * WAIT)))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.1)
+        assert got == []
+        SETTLE[how](message)
+        thread.join(WAIT)
+        assert got == [0 if how == "extend" else 1]

@@ -311,8 +311,8 @@ def test_what_is_ready_is_taken_once_and_in_order(
     driver.run(chosen)
     ledger, now_ms = driver.ledger, driver.now_ms
     before = dict(ledger.pending)
-    due = [offset for offset, lease in before.items() if ledger.is_due(lease, now_ms)]
-    assert ledger.has_ready(now_ms) or not due
+    due = [offset for offset, lease in before.items() if lease.is_due(now_ms)]
+    assert ledger.has_ready(now_ms, with_suspect=True) or not due
     first = ledger.take_ready(now_ms, 2, MAX_RETRIES)
     ledger.put_back(first.again + first.spent)
     rounds = in_order(ledger, now_ms)
@@ -326,6 +326,27 @@ def test_what_is_ready_is_taken_once_and_in_order(
             assert before[offset].state == DYING or before[offset].count > MAX_RETRIES
     delivered = [offset for again, _, _ in rounds for offset in again]
     assert delivered == sorted(delivered)
+
+
+@given(actions)
+def test_suspects_wait_for_one_that_is_on_its_way(chosen: list[tuple[str, int]]) -> None:
+    """All others come meanwhile, and those who have waited come then, from the oldest on."""
+    driver = Driver()
+    driver.run(chosen)
+    ledger, now_ms = driver.ledger, driver.now_ms
+    due = {offset: lease for offset, lease in ledger.pending.items() if lease.is_due(now_ms)}
+    meanwhile: list[int] = []
+    while ledger.has_ready(now_ms, with_suspect=False):
+        again, spent, is_suspect = ledger.take_ready(now_ms, 2, MAX_RETRIES, with_suspect=False)
+        assert not is_suspect
+        meanwhile += again + spent
+    suspects = [o for o in due if o not in meanwhile]
+    assert all(due[o].is_suspect and not due[o].is_spent(MAX_RETRIES) for o in suspects)
+    assert not any(due[o].is_suspect for o in meanwhile if not due[o].is_spent(MAX_RETRIES))
+    assert ledger.has_ready(now_ms, with_suspect=True) == bool(suspects)
+    for offset in suspects:
+        assert ledger.take_ready(now_ms, 2, MAX_RETRIES) == ([offset], [], True)
+    assert ledger.take_ready(now_ms, 2, MAX_RETRIES) == ([], [], False)
 
 
 @given(actions)

@@ -221,7 +221,7 @@ class QueueMachine(RuleBasedStateMachine):
     ) -> tuple[list[int], bool]:
         known = len(model.dead)
         holder = self.consumers[place].id
-        chosen, has_died = model.claim(holder, limit, self.now, self.wall, handed=handed)
+        chosen, has_died = model.claim(holder, place[0], limit, self.now, self.wall, handed=handed)
         self.letters += [(model.id, offset) for offset in model.dead[known:]]
         return chosen, has_died
 

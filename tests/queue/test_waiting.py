@@ -198,3 +198,24 @@ def test_who_waits_gets_what_a_killed_process_had(tmp_path: Path) -> None:
         killer.start()
         assert values(consumer.receive(wait=WAIT)) == [b"0"]
         killer.join()
+
+
+def test_who_waits_is_told_when_a_lease_gets_shorter(tmp_path: Path) -> None:
+    with Store(tmp_path, upkeep=False) as store:
+        queue = store.queue("q", visibility_timeout="1h")
+        queue.publish_many(numbers(2))
+        consumer = queue.consumer("w")
+        kept, given_up = consumer.receive(2)
+        got: list[bytes | None] = []
+
+        def wait() -> None:
+            got.extend(values(queue.consumer("w").receive(9, wait=2 * WAIT)))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.1)  # it waits by now, for as long as they were to be kept
+        consumer.extend([kept, given_up])
+        given_up.extend("50ms")
+        thread.join(WAIT)
+        assert got == [given_up.value]
+        kept.ack()

@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from itertools import chain
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import Any
 
 from tailrace import hooks
 from tailrace.errors import ConfigError, LeaseLost
 from tailrace.kernel import Record
 from tailrace.queue.burying import LAPSED, Shed, by_reason
-from tailrace.queue.extending import AutoExtend
 from tailrace.queue.feed import Feed
-from tailrace.queue.group_files import UNIQUE, GroupFiles, process_of
+from tailrace.queue.group_files import GroupFiles, process_of
 from tailrace.queue.handles import QueueLog
+from tailrace.queue.holding import Holding
 from tailrace.queue.journal import Op
-from tailrace.queue.lease import DYING, Lease
+from tailrace.queue.lease import DYING
 from tailrace.queue.ledger import Ledger
 from tailrace.queue.message import Message
 from tailrace.queue.observing import delivered, settled
@@ -28,8 +27,7 @@ from tailrace.queue.pending import Pending, pending_of
 from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import SCAN_MOST, SPECIAL, Scanner, Selection, excess
 from tailrace.queue.settings import QueueSettings
-from tailrace.queue.settling import ack_ops, are_one_claim, lease_lost, others, runs_in, timed_ops
-from tailrace.queue.shedding import Shedding
+from tailrace.queue.settling import ack_ops, runs_in, timed_ops
 from tailrace.queue.snapshots import Snapshot
 from tailrace.units import parse_duration
 
@@ -39,7 +37,7 @@ _SOME = 16  # pending messages that somebody who looks reads in one turn: each m
 _MANY = 16  # messages in a claim: of fewer, it is better to decode some more than to look twice
 
 
-class ClassicGroup(Shedding):
+class ClassicGroup(Holding):
     """Claims and settles for all consumers of this process."""
 
     def __init__(
@@ -141,14 +139,16 @@ class ClassicGroup(Shedding):
             with self._turn:
                 ledger, now_ms = self.state, self.files.clock.boot_ms()
                 epoch = ledger.epoch
-                if ledger.has_ready(now_ms):
+                # It is to be alone: there may be others of the turn before.
+                may_suspect = not into and (self._suspect is None or not self._has_suspect(now_ms))
+                if ledger.has_ready(now_ms, with_suspect=may_suspect):
                     again, spent, is_suspect = ledger.take_ready(
-                        now_ms, min(limit, SCAN_MOST), settings.retry.max_retries
+                        now_ms,
+                        min(limit, SCAN_MOST),
+                        settings.retry.max_retries,
+                        with_suspect=may_suspect,
                     )
                     is_cut = SCAN_MOST <= len(again) < limit
-                    if is_suspect and into:  # of the turn before: it is to be alone
-                        ledger.put_back(again)
-                        again = []
                     if len(spent) > SCAN_MOST:  # the next one who claims goes on
                         ledger.put_back(spent[SCAN_MOST:])
                         del spent[SCAN_MOST:]
@@ -160,6 +160,9 @@ class ClassicGroup(Shedding):
                         ledger.put_back(again + spent)
                         raise
                     limit = 0 if is_cut or (is_suspect and count) else limit - count
+                    if is_suspect and count:
+                        suspect = into[-1]
+                        self._suspect = suspect.offset, suspect.attempt, suspect.epoch
                     has_changed = bool(again)
                 more = limit > 0 and self._claim_new(new, consumer, limit, lease_ms, handed, shed)
                 self.look_for_the_dead()
@@ -299,7 +302,7 @@ class ClassicGroup(Shedding):
 
     def _is_free(self, offset: int, now_ms: int) -> bool:
         lease = self.state.pending.get(offset)
-        return lease is not None and lease.state != DYING and self.state.is_due(lease, now_ms)
+        return lease is not None and lease.state != DYING and lease.is_due(now_ms)
 
     def _look_ahead(self, end: int, wanted: set[int]) -> tuple[list[Record], list[int]]:
         """With the turn: of what concerns the group, from its cursor up to an offset, the records
@@ -357,27 +360,13 @@ class ClassicGroup(Shedding):
                 message.delivery_count += 1
         if letters:
             self._bury_all(letters, settings)
-        if lapsed and self.state.by_key:
-            self.ring()
+        if lapsed:
+            self.ring()  # others of its key may come, or another suspect
         if hooks.listeners:
             self._tell(held)
         return held
 
     # --- settling ---------------------------------------------------------------------------
-
-    def _lease(self, message: Message) -> Lease | None:
-        return self.state.lease_of(message.offset, message.attempt, message.epoch)
-
-    def _held(self, messages: list[Message]) -> list[Message]:
-        """With the turn: those whose lease we have. Mostly they are all that one claim gave."""
-        ledger, first, count = self.state, messages[0], len(messages)
-        if count == 1:
-            is_held = ledger.lease_of(first.offset, first.attempt, first.epoch) is not None
-            return messages if is_held else []
-        if ledger.holds_whole(first.offset, count) and are_one_claim(messages, ledger.epoch):
-            return messages
-        lease_of = ledger.lease_of
-        return [m for m in messages if lease_of(m.offset, m.attempt, m.epoch) is not None]
 
     def _settle(
         self, messages: list[Message], word: str, ops_of: Callable[[list[Message]], list[Op]]
@@ -393,23 +382,15 @@ class ClassicGroup(Shedding):
             for message in held:
                 message.settled = word  # before somebody who keeps it finds that it is gone
             mark = self._journal.mark
+            is_suspect = self._suspect is not None and self._parts_with_suspect()
+        if is_suspect:
+            self.ring()
         if held and self.files.is_sync:
             self.wait_durable(mark)
         if begun:
             settled(self.queue, self.id, word, len(held), begun)
         if len(held) < len(messages):
             self._refuse(messages, held, word)
-
-    def _refuse(self, messages: list[Message], held: list[Message], word: str) -> NoReturn:
-        lost = others(messages, held)
-        first, why = lost[0], "its lease has ended, and it was delivered again"
-        if not self.state.is_pending(first.offset):
-            why = "its lease has ended, and somebody else has settled it"
-        if first.settled is not None:
-            why = f"it was {first.settled} before"
-        elif not self.closed and first.offset < self._log.start_offset:
-            why = "it was deleted from the queue"
-        raise lease_lost(lost, f"cannot be {word}: {why}")
 
     def ack(self, messages: list[Message], publish: Iterable[Any] = ()) -> None:
         if publish:
@@ -421,12 +402,6 @@ class ClassicGroup(Shedding):
         self._settle(messages, "acked", ack_ops)
         if self.state.by_key:
             self.ring()
-
-    def _check_held(self, message: Message) -> None:
-        with self._turn:
-            is_held = self._lease(message) is not None
-        if not is_held:
-            self._refuse([message], [], "acked")
 
     def nack(self, messages: list[Message], delay: Any = None, error: str = "") -> None:
         settings = self._office.settings
@@ -456,35 +431,6 @@ class ClassicGroup(Shedding):
             self._settle(messages, "released", lambda held: [{"t": "release", "r": runs_in(held)}])
         finally:
             self.ring()
-
-    def extend(self, messages: list[Message], seconds: Any = None) -> None:
-        given_ms = None if seconds is None else parse_duration(seconds, "seconds")
-        usual_ms = self._office.settings.visibility_timeout_ms if given_ms is None else 0
-        with self._turn:
-            held = [message for message in messages if self._lease(message) is not None]
-            now_ms, tick = self.files.clock.boot_ms(), self.state.tick
-            own = [(m.lease_ms or usual_ms) if given_ms is None else given_ms for m in held]
-            untils = [tick(now_ms + lease_ms) for lease_ms in own]
-            ops = timed_ops("extend", zip(untils, held, strict=True))
-            if ops:
-                self.commit(*ops)
-        if len(held) < len(messages):
-            self._refuse(messages, held, "extended")
-
-    def auto_extend(self, message: Message) -> AbstractContextManager[object]:
-        return AutoExtend(message, self.keep)
-
-    def keep(self, message: Message) -> float:
-        """Extend its lease, unless it lasts longer anyway; for how many seconds it lasts now."""
-        lease_ms = message.lease_ms or self._office.settings.visibility_timeout_ms
-        with self._turn:
-            lease, now_ms = self._lease(message), self.files.clock.boot_ms()
-            until = self.state.tick(now_ms + lease_ms)
-            if lease is not None and until > lease.until:
-                self.commit(*timed_ops("extend", [(until, message)]))
-        if lease is None:
-            self._refuse([message], [], "extended")
-        return (max(until, lease.until) - now_ms) / 1000
 
     def properties(self, message: Message) -> dict[str, Any]:
         return {"group-id": self.id}
@@ -578,21 +524,6 @@ class ClassicGroup(Shedding):
         if fetched:
             with contextlib.suppress(LeaseLost):
                 self.release(fetched)
-
-    def is_in_use(self, *, has_messages: bool) -> bool:
-        # What is over can still be settled, but only by who has the message.
-        at_ms = -1 if has_messages else self.files.clock.boot_ms()
-        return bool(self._mine or self._held_here(at_ms))
-
-    def _held_here(self, at_ms: int = -1) -> list[int]:
-        """What this process has, beyond that time."""
-        return self.state.held_by(f"{UNIQUE}{self._handle}.", at_ms)
-
-    def _give_up_leases(self) -> None:
-        held = self._held_here()
-        if held:
-            self.commit({"t": "free", "r": runs_of(held)})
-            self.ring()
 
     def _let_go(self) -> None:
         super()._let_go()

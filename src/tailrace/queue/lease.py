@@ -41,6 +41,15 @@ class Lease:
         self.strikes = strikes  # how often a caller kept it for too long, or died with it
         self.error = error
 
+    def is_due(self, now_ms: int) -> bool:
+        """May it be claimed, as far as it is about time?"""
+        return self.state == FREE or (self.state != PARKED and self.until <= now_ms)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Of one that is due: did a caller die with it, or keep it for too long?"""
+        return self.strikes > 0 or self.state == LEASED
+
     def is_spent(self, max_retries: int | None) -> bool:
         """Does nobody get it again, because it is dying, or was delivered as often as it may be?"""
         is_over = max_retries is not None and self.count > max_retries

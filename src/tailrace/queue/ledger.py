@@ -44,19 +44,19 @@ Not thread-safe: the group's lock guards it.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 from tailrace.queue.journal import Op, unknown
 from tailrace.queue.key_order import KeyOrder
 from tailrace.queue.lease import CLAIMED, DYING, FREE, LEASED, PARKED, WAITING, Lease
+from tailrace.queue.ready import Ready, Redeliveries
 from tailrace.queue.runs import Runs, offsets_of, runs_of
 from tailrace.queue.timers import Timers
 
-__all__ = ["Ledger", "Redeliveries"]
+__all__ = ["Ledger"]
 
 _TIMED = (CLAIMED, LEASED, WAITING, DYING)
 
@@ -64,15 +64,6 @@ _nowhere: deque[object] = deque(maxlen=0)
 _FEW = 1024  # stale timers that are not worth tidying up
 _MANY_DEPARTED = 64  # consumers: some have settled everything since they left
 _NONE = (0, Lease(FREE, 0, ""))  # no run
-
-
-class Redeliveries(NamedTuple):
-    """Pending messages that may be claimed again: `again` are to be delivered, `spent` have been
-    delivered as often as they may be. `is_suspect`: it is one message, which is to be alone."""
-
-    again: list[int]
-    spent: list[int]
-    is_suspect: bool
 
 
 class Ledger:
@@ -95,7 +86,7 @@ class Ledger:
         self.options: dict[str, Any] = {}
         self.by_key = False  # messages of one key come one at a time
         self._timers = Timers()
-        self._ready: list[int] = []  # a heap of offsets; some are not meant any more
+        self._ready = Ready()
         self._order = KeyOrder()  # of groups that keep it
         self._holes = 0  # that settled messages have left in `_pending`: who goes through it passes
         self.departed: set[str] = set()  # consumers who left, perhaps with something in hand
@@ -155,60 +146,38 @@ class Ledger:
         """When something may become ready by itself; it may be too early, never too late."""
         return self._timers.next_ms
 
-    def has_ready(self, now_ms: int) -> bool:
+    def has_ready(self, now_ms: int, *, with_suspect: bool) -> bool:
         """May there be pending messages that can be claimed again?"""
-        next_ms = self._timers.next_ms
-        return bool(self._ready) or (next_ms is not None and next_ms <= now_ms)
+        next_ms, ready = self._timers.next_ms, self._ready
+        if ready.offsets or (with_suspect and ready.suspects):
+            return True
+        return next_ms is not None and next_ms <= now_ms
 
     def has_line(self, key: int) -> bool:
         """Is a message of this key pending, so that another has to wait?"""
-        return key in self._order
+        return key in self._order.lines
 
     @property
     def parked(self) -> int:
         return self._order.waiting
 
-    def is_due(self, lease: Lease, now_ms: int) -> bool:
-        state = lease.state
-        return state == FREE or (state != PARKED and lease.until <= now_ms)
-
-    def take_ready(self, now_ms: int, limit: int, max_retries: int | None) -> Redeliveries:
+    def take_ready(
+        self, now_ms: int, limit: int, max_retries: int | None, *, with_suspect: bool = True
+    ) -> Redeliveries:
         """The oldest pending messages that may be claimed again, up to `limit` to be delivered.
-        They have to be claimed then, or given back by `put_back`.
-
-        A message with which a caller died is delivered alone from then on: if it is what kills
-        them, no other message pays for it.
-        """
+        They have to be claimed then, or given back by `put_back`. See `Ready` for suspects."""
         self._collect(now_ms)
-        again: list[int] = []
-        spent: list[int] = []
-        while self._ready and len(again) < limit:
-            offset = self._ready[0]
-            lease = self.pending.get(offset)
-            if lease is None or not self.is_due(lease, now_ms):
-                heapq.heappop(self._ready)  # not meant any more
-            elif offset in again[-1:] or offset in spent[-1:]:
-                heapq.heappop(self._ready)  # it was in there twice
-            elif lease.is_spent(max_retries):
-                spent.append(heapq.heappop(self._ready))
-            elif lease.strikes or lease.state == LEASED:
-                if not again:
-                    return Redeliveries([heapq.heappop(self._ready)], spent, True)
-                break
-            else:
-                again.append(heapq.heappop(self._ready))
-        return Redeliveries(again, spent, False)
+        return self._ready.take(self.pending, now_ms, limit, max_retries, with_suspect=with_suspect)
 
     def put_back(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            heapq.heappush(self._ready, offset)
+        self._ready.update(offsets)
 
     def _collect(self, now_ms: int) -> None:
         for tick, runs in self._timers.due(now_ms):
             for offset in offsets_of(runs):
                 lease = self.pending.get(offset)
                 if lease is not None and lease.until == tick and lease.state in _TIMED:
-                    heapq.heappush(self._ready, offset)
+                    self._ready.add(offset)
 
     # --- changes ----------------------------------------------------------------------------
 
@@ -298,11 +267,15 @@ class Ledger:
         new: dict[int, Lease] = {}
         self._add(new, op.get("r", []), lease)
         new.update(dict.fromkeys(offsets_of(op.get("parked", ())), Lease(PARKED, 0, "")))
-        self.pending.update(sorted(new.items()))
-        for offset, key in zip(op["keys"][::2], op["keys"][1::2], strict=True):
-            if offset in new and self._order.add(offset, key) and new[offset].state == PARKED:
+        new = dict(sorted(new.items()))
+        self.pending.update(new)
+        keys = dict(zip(op["keys"][::2], op["keys"][1::2], strict=True))
+        for offset, lease in new.items():  # not those of `keys`: numbers take memory, too
+            if offset not in keys:
+                continue
+            if self._order.add(offset, keys[offset]) and lease.state == PARKED:
                 self.pending[offset] = Lease(FREE, 0, "")  # it was behind one that is missing
-                heapq.heappush(self._ready, offset)
+                self._ready.add(offset)
         if not self.by_key:  # what said so was damaged
             self._options({"o": {**self.options, "key_order": True}})
 
@@ -339,14 +312,14 @@ class Ledger:
             self.pending[offset] = Lease(
                 FREE, 0, old.holder, old.attempt, count, old.strikes, old.error
             )
-            heapq.heappush(self._ready, offset)
+            self._ready.add(offset)
 
     def _free(self, op: Op) -> None:
         for offset, old in self._known(op):
             self.pending[offset] = Lease(
                 FREE, 0, old.holder, old.attempt, old.count, old.strikes, old.error
             )
-            heapq.heappush(self._ready, offset)
+            self._ready.add(offset)
 
     def _dying(self, op: Op) -> None:
         until, error = op["u"], op.get("e", "")
@@ -386,14 +359,14 @@ class Ledger:
                     del self._whole[first]
                     self._in_whole -= count
                     return count
-            elif count == 1 and not self._order.keys:
+            elif count == 1 and not self._order.lines:
                 if self._pending.pop(first, None) is None:
                     return 0
                 self._holes += 1
                 if self._holes > _FEW:
                     self._close_holes()
                 return 1
-        pending, has_order = self.pending, bool(self._order.keys)
+        pending, has_order = self.pending, bool(self._order.lines)
         before, pop = len(pending), pending.pop
         for index in range(0, len(runs), 2):
             offsets = range(runs[index], runs[index] + runs[index + 1])
@@ -419,13 +392,13 @@ class Ledger:
         head = None if first is None else self.pending.get(first)
         if first is not None and head is not None and head.state == PARKED:
             self.pending[first] = Lease(FREE, 0, "", head.attempt, head.count)
-            heapq.heappush(self._ready, first)
+            self._ready.add(first)
 
     def _let_heads(self) -> list[int]:
         """Whoever waits for nobody that is known is free: which ones that were."""
         heads, freed = self._order.heads, []
         for offset, lease in self.pending.items():
-            if lease.state == PARKED and (offset in heads or offset not in self._order.keys):
+            if lease.state == PARKED and (offset in heads or self._order.key_of(offset) is None):
                 self.pending[offset] = Lease(FREE, 0, "", lease.attempt, lease.count)
                 freed.append(offset)
         return freed
@@ -513,7 +486,7 @@ class Ledger:
             if lease.holder == consumer and lease.state in (CLAIMED, LEASED):
                 told = lease.attempt, lease.count, lease.strikes, lease.error
                 self.pending[offset] = Lease(lease.state, 0, consumer, *told)
-                heapq.heappush(self._ready, offset)
+                self._ready.add(offset)
 
     def look_over_departed(self) -> set[str]:
         """Those who have something still: who closes a consumer may settle what it has received.
@@ -538,10 +511,9 @@ class Ledger:
             if lease.state in _TIMED:
                 self._timers.add(lease.until, offset)
             elif lease.state == FREE:
-                self._ready.append(offset)
+                self._ready.add(offset)
         for first, (count, lease) in self._whole.items():
             self._timers.add(lease.until, first, count)
-        heapq.heapify(self._ready)
 
     # --- snapshots --------------------------------------------------------------------------
 
@@ -556,7 +528,7 @@ class Ledger:
             **{name: getattr(self, name) for name in (*self._OTHERS, *self._COUNTERS)},
         }
         entries = {offset: lease.dump() for offset, lease in self.pending.items()}
-        for offset, key in self._order.keys.items():
+        for offset, key in self._order:
             entries[offset]["key"] = key
         return state, entries
 

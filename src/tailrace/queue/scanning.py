@@ -168,7 +168,7 @@ class Scanner:
         ready = (
             offset
             for offset, lease in pending.items()
-            if ledger.is_due(lease, now_ms) and not lease.is_spent(max_retries)
+            if lease.is_due(now_ms) and not lease.is_spent(max_retries)
         )
         found: list[Message] = []
         while portion := list(islice(ready, limit - len(found))):  # some may have expired

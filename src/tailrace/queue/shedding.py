@@ -60,7 +60,7 @@ class Shedding(Burying):
         deleted = takewhile(lambda offset: offset < start, state.pending)
         for offset in sorted({*deleted, *(over.keys() & state.pending.keys())}):
             lease = state.pending[offset]
-            is_free = lease.state in (FREE, WAITING, PARKED) or state.is_due(lease, now_ms)
+            is_free = lease.state in (FREE, WAITING, PARKED) or lease.is_due(now_ms)
             if is_free and not lease.is_spent(max_retries):
                 gone.append(offset)
             elif offset in over:  # somebody has it, and may be done with it in time
@@ -117,7 +117,7 @@ class Shedding(Burying):
     def _has_leases(self) -> bool:
         now_ms = self.files.clock.boot_ms()
         return any(
-            lease.state in (CLAIMED, LEASED, DYING) and not self.state.is_due(lease, now_ms)
+            lease.state in (CLAIMED, LEASED, DYING) and not lease.is_due(now_ms)
             for lease in self.state.pending.values()
         )
 
@@ -152,7 +152,7 @@ class Shedding(Burying):
             offset
             for offset, lease in ledger.pending.items()
             if offset < below
-            and (lease.state == PARKED or (lease.state != DYING and ledger.is_due(lease, now_ms)))
+            and (lease.state == PARKED or (lease.state != DYING and lease.is_due(now_ms)))
         ]
 
     def _drop(self, ready: list[int], new: int) -> None:

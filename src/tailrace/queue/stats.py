@@ -398,7 +398,7 @@ class _Counting:
             for lease in state.pending.values():
                 if lease.state == DYING:
                     dying += 1
-                elif state.is_due(lease, now_ms):
+                elif lease.is_due(now_ms):
                     ready += 1
                 elif lease.state in (CLAIMED, LEASED):
                     leased += 1
