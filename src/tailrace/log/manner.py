@@ -22,4 +22,4 @@ class Manner(NamedTuple):
     mode: str
     upkeep: bool = True
     wall_ms: Callable[[], int] = system_ms
-    along: Callable[[], object] = lambda: None
+    along: Callable[[], object] | None = None

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tailrace.errors import Closed, TailraceError
 from tailrace.log.fs import FileLock
 
-__all__ = ["Chore", "Upkeep"]
+__all__ = ["Chore", "Upkeep", "flush_chores"]
 
 logger = logging.getLogger("tailrace")
 
@@ -34,6 +34,16 @@ class Chore(NamedTuple):
     do: Callable[[], object]
     first_s: float | None = None
     in_turn: bool = True
+
+
+def flush_chores(
+    interval_s: float, flush: Callable[[], object], along: Callable[[], object] | None
+) -> list[Chore]:
+    """Flush a log, and what goes `along` with it, which each has for itself."""
+    chores = [Chore("flush", interval_s, flush)]
+    if along is not None:
+        chores.append(Chore("flush along", interval_s, along, in_turn=False))
+    return chores
 
 
 class Upkeep:

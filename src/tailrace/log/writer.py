@@ -39,7 +39,7 @@ from tailrace.log.sidefiles import (
 )
 from tailrace.log.tail import Tail
 from tailrace.log.turn import FlushTurn, Turn, keeper
-from tailrace.log.upkeep import Chore, Upkeep
+from tailrace.log.upkeep import Chore, Upkeep, flush_chores
 
 __all__ = ["Writer"]
 
@@ -215,10 +215,10 @@ class Writer:
         self.bump_layout()
 
     def _start_upkeep(self) -> None:
-        options, manner, chores = self._options, self._manner, list[Chore]()
+        options, chores = self._options, list[Chore]()
         if self.flush_mode is FlushMode.ASYNC:
-            flush = Chore("flush", options.flush_interval_ms / 1000, self.flush_left)
-            chores += [flush, flush._replace(name="flush along", do=manner.along, in_turn=False)]
+            interval_s = options.flush_interval_ms / 1000
+            chores += flush_chores(interval_s, self.flush_left, self._manner.along)
         if options.retention or self._start_offset > self.tail.extents()[0][0].base:
             chores += [Chore("retention", options.retention_check_interval_ms / 1000, self.vacuum)]
         if chores:
