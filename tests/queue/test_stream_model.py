@@ -41,7 +41,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 
 stores = st.sampled_from(STORES)
-groups = st.sampled_from(GROUPS)
+groups = st.sampled_from(["g", "g", *GROUPS])
 kinds = st.sampled_from(range(len(KINDS)))
 routing_keys = st.sampled_from(["", "eu/x", "us"])
 
@@ -62,7 +62,7 @@ class GroupModel:
     def commit(self, offsets: set[int], *, durably: bool) -> None:
         self.processed |= offsets
         self.committed |= offsets
-        if durably:  # and with it everything before
+        if durably and offsets:  # and with them everything before
             self.durable |= self.committed
 
     def send(self, base: int) -> None:
@@ -144,6 +144,7 @@ class StreamMachine(RuleBasedStateMachine):
             "segment_bytes": segment_bytes,
         }
         self.open_stores()
+        self.publish(0, 8, "eu/x")
 
     def open_stores(self) -> None:
         self.readers.clear()
@@ -170,7 +171,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     # --- publish and receive --------------------------------------------------------------------
 
-    @rule(store=stores, count=st.integers(1, 5), routing_key=routing_keys)
+    @rule(store=stores, count=st.integers(1, 8), routing_key=routing_keys)
     def publish(self, store: int, count: int, routing_key: str) -> None:
         for _ in range(count):
             value = b"%d" % len(self.log)
@@ -178,18 +179,32 @@ class StreamMachine(RuleBasedStateMachine):
             assert offset == len(self.log)
             self.log[offset] = value, routing_key
 
-    def reader(self, place: Place) -> Reader:
+    @rule(place=st.tuples(stores, groups, kinds), limit=st.integers(1, 4))
+    def join(self, place: Place, limit: int) -> None:
         if place not in self.readers:
             store, group, kind = place
             name, _, pattern = group.partition("@")
             consumer = self.stream(store).consumer(name, filter=pattern, **KINDS[kind])
             self.readers[place] = Reader(consumer, self.groups[group])
-        return self.readers[place]
+        self.receive_at(place, limit)
 
-    @rule(store=stores, group=groups, kind=kinds, limit=st.integers(1, 4))
-    def receive(self, store: int, group: str, kind: int, limit: int) -> None:
-        place = store, group, kind
-        reader, model = self.reader(place), self.groups[group]
+    has_readers = precondition(lambda self: self.readers)
+    has_given = precondition(lambda self: self.given)
+
+    @has_readers
+    @rule(data=st.data(), limit=st.integers(1, 4))
+    def receive(self, data: st.DataObject, limit: int) -> None:
+        self.receive_at(data.draw(st.sampled_from(sorted(self.readers))), limit)
+
+    @has_readers
+    @rule()
+    def all_receive(self) -> None:
+        for place in self.readers:
+            self.receive_at(place, 2)
+
+    def receive_at(self, place: Place, limit: int) -> list[Message]:
+        _store, group, kind = place
+        reader, model = self.readers[place], self.groups[group]
         found = reader.consumer.receive(limit)
         reader.past.update(reader.got)
         reader.got.clear()
@@ -212,11 +227,9 @@ class StreamMachine(RuleBasedStateMachine):
         if not found:
             assert due <= taken | model.processed, "something is left, and was not given"
         reader.got.update(offsets)
+        return found
 
     # --- commit ---------------------------------------------------------------------------------
-
-    has_readers = precondition(lambda self: self.readers)
-    has_given = precondition(lambda self: self.given)
 
     def committed(self, reader: Reader, offsets: set[int]) -> None:
         reader.model.commit(offsets, durably=True)
@@ -274,7 +287,19 @@ class StreamMachine(RuleBasedStateMachine):
         if KINDS[place[2]]["auto_commit"]:
             self.committed(reader, reader.past)
 
-    @rule(which=st.sampled_from([*STORES, None]))
+    # An end takes all consumers along: only where something has happened since the last one.
+
+    @has_given
+    @rule(how=st.sampled_from(["restart", "kill", "power cut"]), data=st.data())
+    def end(self, how: str, data: st.DataObject) -> None:
+        if how == "restart":
+            self.restart(data.draw(st.sampled_from([*STORES, None])))
+        elif how == "kill" or self.flush != "sync":
+            self.machine.kill()
+            self.open_stores()
+        else:
+            self.power_cut(data.draw(st.integers(0, 2**32 - 1)))
+
     def restart(self, which: int | None) -> None:
         """One of the processes, or both, end as they should, and come back."""
         ending = STORES if which is None else (which,)
@@ -286,13 +311,6 @@ class StreamMachine(RuleBasedStateMachine):
         for store in ending:
             self.stores[store] = self.open_store()
 
-    @rule()
-    def kill(self) -> None:
-        self.machine.kill()
-        self.open_stores()
-
-    @precondition(lambda self: self.flush == "sync")
-    @rule(seed=st.integers(0, 2**32 - 1))
     def power_cut(self, seed: int) -> None:
         self.machine.power_cut(seed)
         for model in self.groups.values():
@@ -301,18 +319,17 @@ class StreamMachine(RuleBasedStateMachine):
         there = {message.offset: message.value for message in self.stream(0).read()}
         assert there == {offset: value for offset, (value, _) in self.log.items()}
 
+    @has_given
     @rule(store=stores, group=groups)
     def finish(self, store: int, group: str) -> None:
         """All leave, and one comes who reads to the end: it gets what is left, and nothing else."""
         for place in [place for place in self.readers if place[1] == group]:
             self.close(place)
-        model, due, found = self.groups[group], self.due(group), set[int]()
-        while messages := self.reader((store, group, 0)).consumer.receive(3):
-            offsets = {message.offset for message in messages}
-            assert offsets.isdisjoint(found)
-            found |= offsets
-        assert due - model.processed <= found <= due - model.committed
-        self.reader((store, group, 0)).past.update(found)
+        model, due, last = self.groups[group], self.due(group), (store, group, 0)
+        self.join(last, 3)
+        while self.receive_at(last, 3):
+            assert self.readers[last].has <= due
+        assert due - model.processed <= self.readers[last].has <= due - model.committed
 
     # --- always ---------------------------------------------------------------------------------
 
@@ -343,7 +360,7 @@ class StreamMachine(RuleBasedStateMachine):
 
 def test_a_stream_behaves_like_its_model() -> None:
     run_state_machine_as_test(
-        StreamMachine, settings=settings(max_examples=30, stateful_step_count=40)
+        StreamMachine, settings=settings(max_examples=150, stateful_step_count=40)
     )
 
 
