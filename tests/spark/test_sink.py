@@ -5,11 +5,13 @@ Most of it needs no Spark: what a task does and what the driver does are two cal
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +21,8 @@ import pyarrow as pa
 import pytest
 
 import tailrace
-from tailrace import ConfigError, Full, Store, TailraceError
+from tailrace import ConfigError, Full, NotWritten, Store, TailraceError
+from tailrace.log.adoption import Adoption
 from tailrace.log.fs import OsFile, OsFileSystem
 
 pyspark = pytest.importorskip("pyspark")
@@ -206,7 +209,7 @@ def test_executors_that_do_not_see_the_store(path: str, tmp_path: Path) -> None:
     """They have the path, and nothing or something else is there; or the driver does not see what
     they have written."""
     once = writer(path, VALUE, queue="q")
-    task = once.write(iter([batch(VALUE, rows("a", 2))]))
+    task = replace(once.write(iter([batch(VALUE, rows("a", 2))])), host="elsewhere")
     shutil.rmtree(next(Path(path).rglob("staging")))
     with pytest.raises(ConfigError, match=r"path: .*\.seg cannot be seen on .* the same path"):
         once.commit([task])
@@ -216,8 +219,83 @@ def test_executors_that_do_not_see_the_store(path: str, tmp_path: Path) -> None:
         once.write(iter([batch(VALUE, rows("a", 2))]))
     with tailrace.open(path) as store:
         store.queue("another")
+    once._host = "elsewhere"
     with pytest.raises(ConfigError, match=r"path: .*segments cannot be seen on .* the same path"):
         once.write(iter([batch(VALUE, rows("a", 2))]))
+
+
+def test_what_was_staged_is_removed(path: str) -> None:
+    """On the machine where it was written: that is not a matter of what can be seen where."""
+    once = writer(path, VALUE, queue="q")
+    task = once.write(iter([batch(VALUE, rows("a", 2))]))
+    shutil.rmtree(next(Path(path).rglob("staging")))
+    with pytest.raises(TailraceError, match=r"\.seg was removed meanwhile"):
+        once.commit([task])
+    assert values(path) == []
+
+
+def test_a_twin_is_given_up(path: str) -> None:
+    """Another driver of the same transaction goes on, with what it has staged."""
+    one, two = (writer(path, VALUE, queue="q", txnId="once") for _ in range(2))
+    tasks = [each.write(iter([batch(VALUE, rows("a", 2))])) for each in (one, two)]
+    two.abort(tasks[1:])
+    assert len(staged(path)) == 1
+    one.commit(tasks[:1])
+    assert len(values(path)) == 2
+    assert not staged(path)
+
+
+def test_an_aborted_commit_leaves_nothing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever name its files had by then."""
+    with tailrace.open(path) as store:
+        store.stream("s", segment_bytes=20_000)
+    once = writer(path, VALUE, queue="s")
+    tasks = [once.write(iter([batch(VALUE, rows("a", 1_000))])) for _ in range(2)]
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Adoption, "store", fails)
+        with pytest.raises(NotWritten):
+            once.commit(tasks)
+    assert any(each.suffix == ".placed" for each in staged(path))
+    once.abort(tasks)
+    assert (staged(path), values(path, "s")) == ([], [])
+
+
+@pytest.mark.parametrize("when", ["before", "first", "made", "later"])
+def test_a_queue_that_is_deleted_meanwhile(
+    path: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task says so, and leaves nothing of it."""
+    once = writer(path, VALUE, queue="q")
+
+    def delete() -> None:
+        with tailrace.open(path) as store:
+            store.delete("q")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        if when == "first":
+            delete()
+        yield batch(VALUE, rows("a", 1))
+        if when == "later":
+            delete()
+
+    if when == "before":
+        delete()
+    elif when == "made":
+        make_dirs = OsFileSystem.make_dirs
+
+        def late(self: OsFileSystem, folder: str) -> None:
+            monkeypatch.undo()
+            delete()
+            make_dirs(self, folder)
+
+        monkeypatch.setattr(OsFileSystem, "make_dirs", late)
+    with pytest.raises(TailraceError, match=r"'q' of .* was deleted meanwhile"):
+        once.write(batches())
+    assert list((Path(path) / "queue" / "queues").iterdir()) == []
 
 
 def test_a_twin_has_published_and_cleared_up(path: str) -> None:

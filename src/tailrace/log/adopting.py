@@ -17,7 +17,7 @@ from tailrace.log.log import Log
 from tailrace.log.options import FlushMode, LogOptions
 from tailrace.log.producers import Appended
 from tailrace.log.segments import segment_path
-from tailrace.log.staging import check_whole, pack, read_placed, staging_path
+from tailrace.log.staging import check_whole, pack, placed_path, read_placed, staging_path
 from tailrace.log.writer import Writer
 
 __all__ = ["adopt", "is_adopted", "pack_staged"]
@@ -114,7 +114,7 @@ class _Adopter:
         moves = []
         for piece in pieces:
             staged = staging_path(self._folder, piece.path)
-            path = staged + ".placed"
+            path = placed_path(staged)
             self._fs.rename(staged, path)
             file = self._fs.open(path, write=True)
             try:

@@ -18,7 +18,7 @@ from tailrace.log.adoption import Piece, place, place_in_file
 from tailrace.log.fs import File, FileSystem, read_exactly, remove_tree, write_all
 from tailrace.log.sidefiles import side_path
 
-__all__ = ["Stage", "discard", "pack", "staging_path", "sweep"]
+__all__ = ["Stage", "discard", "pack", "placed_path", "staging_path", "sweep", "withdraw"]
 
 _AT_ONCE = 8 << 20  # so much is sent to the disk while the next is made
 ABANDONED_MS = 24 * 3_600_000
@@ -27,6 +27,11 @@ ABANDONED_MS = 24 * 3_600_000
 def staging_path(folder: str, name: str = "") -> str:
     """A file, by its name in a log's staging folder; or that folder."""
     return os.path.join(side_path(folder, "staging"), name).rstrip("/")
+
+
+def placed_path(staged: str) -> str:
+    """Where a staged file is that has its offsets and is about to become a segment."""
+    return f"{staged}.placed"
 
 
 class Stage:
@@ -178,6 +183,18 @@ def check_whole(piece: Piece, size: int, records: int) -> None:
 def discard(fs: FileSystem, folder: str, transaction: str) -> None:
     """Remove what is left of a transaction."""
     remove_tree(fs, staging_path(folder, transaction))
+
+
+def withdraw(fs: FileSystem, folder: str, transaction: str, pieces: Sequence[Piece]) -> None:
+    """Remove what some have staged for a transaction. Others may have staged the same for it, to be
+    taken in yet."""
+    for piece in pieces:
+        staged = staging_path(folder, piece.path)
+        for path in (staged, placed_path(staged)):
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(path)
+    with contextlib.suppress(OSError):  # it is not empty, or gone
+        fs.remove_dir(staging_path(folder, transaction))
 
 
 def sweep(fs: FileSystem, folder: str, now_ms: int, older_than_ms: int = ABANDONED_MS) -> int:

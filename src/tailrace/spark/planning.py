@@ -107,13 +107,16 @@ class Place:
         """Refuse a queue that is not the one that was meant."""
         found = self.queues().get(queue)
         if found is None:
-            raise TailraceError(f"the queue {queue!r} of {self.path} was deleted meanwhile")
+            raise self.deleted(queue)
         if not is_same(found, incarnation):
             raise TailraceError(
                 f"the queue {queue!r} of {self.path} was deleted and made anew: offsets of the old "
                 "one mean nothing in it. Load the table again; a streaming query needs a new "
                 "checkpoint"
             )
+
+    def deleted(self, queue: str) -> TailraceError:
+        return TailraceError(f"the queue {queue!r} of {self.path} was deleted meanwhile")
 
 
 def is_same(queue: QueueSettings, incarnation: str) -> bool:
@@ -208,7 +211,7 @@ def unseen(path: str) -> ConfigError:
     """Of a file, or a folder, that another machine sees."""
     return ConfigError(
         f"path: {path} cannot be seen on {socket.gethostname()}: driver and executors have to "
-        "see the store under the same path"
+        "see the store under the same path, and nobody may have deleted it meanwhile"
     )
 
 

@@ -11,8 +11,10 @@ A job that writes to several queues has that in each of them, one after the othe
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -25,7 +27,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace import hooks
-from tailrace.errors import ConfigError, Full
+from tailrace.errors import ConfigError, Full, TailraceError
 from tailrace.kernel import Record, TooLarge, encode, encode_headers
 from tailrace.kernel.arrow import Source
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
@@ -33,7 +35,7 @@ from tailrace.log.adoption import Piece
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
-from tailrace.log.staging import Stage, discard, staging_path, sweep
+from tailrace.log.staging import Stage, discard, staging_path, sweep, withdraw
 from tailrace.queue.inputs import no_batch_holds
 from tailrace.queue.names import check_name, to_component
 from tailrace.queue.settings import QueueSettings
@@ -68,10 +70,11 @@ class Transaction:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has written: pieces, by queue, with the queue's incarnation."""
+    """What a task has written, and where it ran: pieces, by queue, with the queue's incarnation."""
 
     transaction: Transaction
     partition: int
+    host: str
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
     incarnations: dict[str, str] = field(default_factory=dict)
 
@@ -88,6 +91,7 @@ class _Writer:
         self._options = options
         self._columns = check_schema(schema)
         self._schema = schema
+        self._host = socket.gethostname()  # the driver's
         is_named = options.queue is not None or options.topic is not None
         if not is_named and not {"queue", "topic"} & set(self._columns):
             raise ConfigError(
@@ -111,21 +115,27 @@ class _Writer:
         place = Place(self._options.path)
         there = place.queues()
         if self._options.queue is not None and self._options.queue not in there:
-            raise unseen(place.folder(self._options.queue))  # the driver has seen it
+            # The driver has seen it. Who is on the same machine has the same files.
+            if socket.gethostname() != self._host:
+                raise unseen(place.folder(self._options.queue))
+            raise place.deleted(self._options.queue)
         routes = _Routes(self._options, there)
-        staged = Staged(transaction, partition)
+        staged = Staged(transaction, partition, socket.gethostname())
         stages: dict[str, _Staging] = {}
         try:
             for batch in batches:
                 kept = batch.drop_columns([n for n in IGNORED if n in batch.schema.names])
                 for queue, rows in routes.of(kept):
                     if queue.name not in stages:
-                        folder = place.folder(queue.name)
-                        stages[queue.name] = _Staging(queue, folder, transaction)
+                        stages[queue.name] = _Staging(queue, place, transaction)
                     stages[queue.name].add(rows)
             for name, stage in stages.items():
                 staged.pieces[name] = stage.finish()
                 staged.incarnations[name] = stage.queue.incarnation
+        except FileNotFoundError:
+            for name, stage in stages.items():
+                place.check_same(name, stage.queue.incarnation)
+            raise
         finally:
             for stage in stages.values():
                 stage.close()
@@ -151,32 +161,44 @@ class _Writer:
         place = Place(self._options.path)
         for name, incarnation in incarnations.items():
             place.check_same(name, incarnation)
+        is_near = all(each.host == socket.gethostname() for each in staged)
         with Store(self._options.path, upkeep=False) as store:
-            _take_in(store, {name: by_queue[name] for name in sorted(by_queue)}, transaction)
+            queues = {name: by_queue[name] for name in sorted(by_queue)}
+            _take_in(store, queues, transaction, is_near=is_near)
 
-    def _discard(self, messages: list[Any]) -> None:
-        """What is left of a transaction that is done, or given up; and what others have left there
-        long ago. Nobody else may look after this store.
+    def _clear_up(self, messages: list[Any], *, is_done: bool) -> None:
+        """What is left of a transaction that is done; of one that is given up, only what these
+        tasks have staged, for another of its name may go on. And what others have left there long
+        ago: nobody else may look after this store.
 
         What cannot be removed stays until it is old: a task that goes on may be writing to it, and
         what was published is published.
         """
         place = Place(self._options.path)
         fs = OsFileSystem()
-        staged = [each for each in messages if isinstance(each, Staged)]
-        folders = {(n, each.transaction.name) for each in staged for n in each.pieces}
-        for name, transaction in sorted(folders):
+        staged: dict[tuple[str, str], list[Piece]] = {}
+        for each in messages:
+            for name, pieces in each.pieces.items() if isinstance(each, Staged) else ():
+                staged.setdefault((name, each.transaction.name), []).extend(pieces)
+        for (name, transaction), pieces in sorted(staged.items()):
+            folder = place.folder(name)
             try:
-                discard(fs, place.folder(name), transaction)
-                sweep(fs, place.folder(name), time.time_ns() // 1_000_000)
+                if is_done:
+                    discard(fs, folder, transaction)
+                else:
+                    withdraw(fs, folder, transaction, pieces)
+                sweep(fs, folder, time.time_ns() // 1_000_000)
             except OSError as error:
                 text = "what was staged for %r cannot be removed now: %s"
                 logger.warning(text, name, error, extra={"queue": name})
 
 
-def _take_in(store: Store, by_queue: Mapping[str, list[Piece]], transaction: Transaction) -> None:
+def _take_in(
+    store: Store, by_queue: Mapping[str, list[Piece]], transaction: Transaction, *, is_near: bool
+) -> None:
     """All that can be known to be in the way of one queue is found before another has taken any:
-    who repeats a write that has no name would write the others' rows again."""
+    who repeats a write that has no name would write the others' rows again. `is_near`: the tasks
+    ran on this machine, and had its files."""
     producer, sequence = transaction.producer, transaction.sequence
     due = [store.get(name) for name, pieces in by_queue.items() if pieces]
     due = [q for q in due if not is_adopted(q.log, producer=producer, sequence=sequence)]
@@ -184,7 +206,7 @@ def _take_in(store: Store, by_queue: Mapping[str, list[Piece]], transaction: Tra
         missing = _missing(store.layout.segments(queue.name), by_queue[queue.name])
         if missing is not None:
             if not is_adopted(queue.log, producer=producer, sequence=sequence):
-                raise unseen(missing)
+                raise _removed(missing) if is_near else unseen(missing)
             due.remove(queue)  # somebody else has done it meanwhile, and cleared up
     for queue in sorted(due, key=lambda q: q.settings.limits.on_full == "drop_oldest"):
         queue.admit(queue.settings, _count(by_queue[queue.name]), block=False)  # may drop, so last
@@ -205,6 +227,13 @@ def _missing(folder: str, pieces: list[Piece]) -> str | None:
     return next((path for path in paths if not os.path.exists(path)), None)
 
 
+def _removed(path: str) -> TailraceError:
+    return TailraceError(
+        f"{path} was removed meanwhile, with rows that are to be written: what is staged for more "
+        "than a day is swept. Nothing was written to this queue; write again"
+    )
+
+
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """`df.write`. The transaction is the option `txnId`, with `txnVersion` one of many of that
     name, or this very write."""
@@ -220,11 +249,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[Any]) -> None:
         self._publish(messages)
-        self._discard(messages)
+        self._clear_up(messages, is_done=True)
 
     def abort(self, messages: list[Any]) -> None:
         """Also called when `commit` has failed after its work was done: that stands."""
-        self._discard(messages)
+        self._clear_up(messages, is_done=False)
 
 
 class StreamWriter(_Writer, StreamArrowWriter):  # type: ignore[misc]
@@ -253,10 +282,10 @@ class StreamWriter(_Writer, StreamArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
         self._publish(messages)
-        self._discard(messages)
+        self._clear_up(messages, is_done=True)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        self._discard(messages)
+        self._clear_up(messages, is_done=False)
 
 
 def _batches(rows: Iterator[Any], schema: Any) -> Iterator[pa.RecordBatch]:
@@ -340,7 +369,7 @@ class _Routes:
 class _Staging:
     """What one task writes for one queue."""
 
-    def __init__(self, queue: QueueSettings, folder: str, transaction: Transaction) -> None:
+    def __init__(self, queue: QueueSettings, place: Place, transaction: Transaction) -> None:
         self.queue = queue
         options = LogOptions.parse(**queue.log_arguments())
         self._codec, self._largest = options.codec, options.max_batch_bytes
@@ -349,11 +378,28 @@ class _Staging:
         self._encoder = Encoder(queue.name, queue.limits.message_ttl_ms, self._now_ms)
         self._same_headers = self._encoder.same_headers
         self._raw_headers = encode_headers(self._same_headers)
-        self._stage = Stage(OsFileSystem(), folder, transaction.name, options.segment_bytes)
+        self._stage = self._begin(place, transaction.name, options.segment_bytes)
         self._marks = [
             (PRODUCER_HEADER, transaction.producer.encode()),
             (SEQUENCE_HEADER, b"%d" % transaction.sequence),
         ]
+
+    def _begin(self, place: Place, transaction: str, segment_bytes: int) -> Stage:
+        """The folder of a queue is made by whoever uses it first, and goes when it is deleted. If
+        that was just before we made it, nobody clears it up but us."""
+        fs, folder = OsFileSystem(), place.folder(self.queue.name)
+        place.check_same(self.queue.name, self.queue.incarnation)
+        stage = Stage(fs, folder, transaction, segment_bytes)
+        try:
+            place.check_same(self.queue.name, self.queue.incarnation)
+        except TailraceError:
+            with contextlib.suppress(OSError):  # somebody makes one of the same name
+                path = staging_path(folder, transaction)
+                while path != os.path.dirname(os.path.dirname(folder)):
+                    fs.remove_dir(path)
+                    path = os.path.dirname(path)
+            raise
+        return stage
 
     def add(self, rows: pa.RecordBatch) -> None:
         records = self._encoder.records(rows)
