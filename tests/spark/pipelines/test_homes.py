@@ -193,7 +193,7 @@ def test_files_without_rows(place: Place) -> None:
         writer: Any = FileWriter(to, home.files, "p")
         for batch, data in enumerate(contents):
             writer(Frame(data, f"part-0.{kind}"), batch)
-        assert os.listdir(to.path) == [f"p-000001-0000.{kind}"]
+        assert os.listdir(to.path) == [f"part-p-000001-0000.{kind}"]
 
 
 def test_a_folder_that_looks_like_a_pattern(tmp_path: Path) -> None:
