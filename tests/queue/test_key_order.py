@@ -40,6 +40,17 @@ def test_lines_are_what_lists_would_be(
             assert order.key_of(offset) == known.get(offset)
 
 
+def test_what_is_settled_leaves_nothing_behind() -> None:
+    order = KeyOrder()
+    for offset in range(10_000):
+        order.add(offset, offset % 7)
+    for offset in range(9_990):
+        assert order.remove(offset) == (offset + 7 if offset + 7 < 10_000 else None)
+    assert list(order) == [(offset, offset % 7) for offset in range(9_990, 10_000)]
+    assert len(order._offsets) < 5_000
+    assert order.waiting == 3
+
+
 @pytest.mark.no_cover
 @pytest.mark.parametrize("count", [30_000, 50_000])
 def test_a_pending_message_whose_key_is_its_own_takes_little(count: int) -> None:
