@@ -83,8 +83,8 @@ def _ours(store: Store, queue: Any, target: Path) -> None:
 def _spark(sparking: Sparking, table: Table, end: int, target: Path) -> None:
     ending = f'{{"{table.queue}": {{"0": {end}}}}}'
     frame = sparking.read(table, includeHeaders="true", endingOffsets=ending)
-    names = [field.name for field in SCHEMA]
-    writer = frame.select(*names).write.option("compression", "zstd")
+    frame = frame.selectExpr("*", "unix_millis(timestamp) AS timestamp_ms")
+    writer = frame.select(*SCHEMA.names).write.option("compression", "zstd")
     writer.option("parquet.compression.codec.zstd.level", "1").parquet(str(target))
 
 
