@@ -20,7 +20,15 @@ PAIRS: dict[str, tuple[type, type]] = {
 
 SPACE = {"abandon_log", "admit", "drop_segment", "files", "idle_ms", "is_open", "note_opened"}
 SPACE |= {"check_open", "drop_segments", "expire_by_rule", "note_due", "tidy"}
-SPACE |= {"append_accepted", "check_batch", "drop_archived", "find_group", "open_log", "rest"}
+SPACE |= {
+    "append_accepted",
+    "has_done",
+    "check_batch",
+    "drop_archived",
+    "find_group",
+    "open_log",
+    "rest",
+}
 # What the parts of the blocking side ask of each other; what gives a thing that blocks; and what
 # tells the same in the way of a task.
 NOT_FOR_TASKS: dict[str, set[str]] = {

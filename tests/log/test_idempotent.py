@@ -411,7 +411,7 @@ def test_headers_that_only_look_like_ours(open_log: OpenLog, path: Path) -> None
         assert offsets(log.read()) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["_producer", "_sequence"])
+@pytest.mark.parametrize("name", ["_producer", "_sequence", "_settled"])
 def test_nobody_can_pretend_to_be_a_producer(log: Log, name: str) -> None:
     headers = {name: b"7"}
     appends: list[Callable[[], Receipt]] = [

@@ -14,6 +14,7 @@ from typing import IO, Any
 import pytest
 
 from tailrace import Consumer, LeaseLost, Message, Queue, Store
+from tailrace.log.producers import Once
 from tailrace.queue.message import new_record
 from tailrace.queue.settings import DeadLetters, QueueSettings
 from tests.log.helpers import WAIT
@@ -194,4 +195,4 @@ def refuse(
             "_dlq_reason": "bad",
         }
         record = new_record(b"%d" % offset, place, headers=told)
-        letters.append_accepted(record, f"{pipeline}-{letters.log.end_offset}").wait()
+        letters.append_accepted([record], Once(pipeline, letters.log.end_offset, 0)).wait()

@@ -72,7 +72,7 @@ def test_what_was_published_before_a_crash_needs_no_room(
     out = store.queue("out", limits={"max_depth": 2, "on_full": on_full})
     out.publish(b"0")
     queue, message = work_on(store)
-    account = queue.group("w")._account
+    account = queue.group("w").account()
     queue.publish_once(message, account, [(out, b"y")])  # and then it was killed
     clock.advance(2)
     with open_store() as other:

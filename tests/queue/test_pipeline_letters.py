@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from tailrace import Store, Stream, TailraceError
+from tailrace.log.producers import Once
 from tailrace.queue.dead_letters import refused_by
 from tailrace.queue.message import new_record
 from tailrace.testing import Fail, on
@@ -71,7 +72,8 @@ def test_letters_that_name_no_pipeline_are_each_by_itself(store: Store) -> None:
     letters = store.get("$dlq/orders")
     told = {"_dlq_original_queue": "orders", "_dlq_original_offset": "0"}
     for name in ("x", "y"):
-        letters.append_accepted(new_record(name.encode(), "$dlq/orders", headers=told), name).wait()
+        record = new_record(name.encode(), "$dlq/orders", headers=told)
+        letters.append_accepted([record], Once(name, 0, 0)).wait()
     assert [refused_by(letter) for letter in store.dead("orders")] == [None, None]
     assert store.redrive("orders") == 2
     assert values(orders.read(3)) == [b"x", b"y"]

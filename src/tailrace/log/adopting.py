@@ -15,7 +15,7 @@ from tailrace.log.fs import write_all
 from tailrace.log.inputs import checked_sequence
 from tailrace.log.log import Log
 from tailrace.log.options import FlushMode, LogOptions
-from tailrace.log.producers import Appended
+from tailrace.log.producers import Appended, Once
 from tailrace.log.segments import segment_path
 from tailrace.log.staging import check_whole, pack, placed_path, read_placed, staging_path
 from tailrace.log.writer import Writer
@@ -29,15 +29,15 @@ def adopt(log: Log, pieces: Sequence[Piece], *, producer: str, sequence: int) ->
     in the headers of an idempotent append."""
     if not pieces:
         raise ValueError("there is nothing to adopt")
-    producer, sequence = checked_sequence(producer, sequence)
+    once = Once(*checked_sequence(producer, sequence))
     writer = log._writing()
     with writer.my_turn():
-        found = writer.producers.find(producer, sequence, writer.everything())
+        found = writer.producers.find(once, writer.everything())
         if found is None:
             try:
                 base = _Adopter(writer, log.options).take_in(pieces)
                 found = Appended(base, sum(piece.records for piece in pieces))
-                writer.producers.add(producer, sequence, found, log._wall_ms())
+                writer.producers.add(once, found, log._wall_ms())
             except BaseException:
                 writer.producers.forget()
                 raise
@@ -47,7 +47,7 @@ def adopt(log: Log, pieces: Sequence[Piece], *, producer: str, sequence: int) ->
 def is_adopted(log: Log, *, producer: str, sequence: int) -> bool:
     """Is this in the log? Only a hint to save work: another process may be about to take it in, and
     `adopt` looks again with the turn to write."""
-    return log._writing().find(producer, sequence) is not None
+    return log._writing().find(Once(producer, sequence)) is not None
 
 
 def pack_staged(log: Log, pieces: Sequence[Piece]) -> list[Piece]:

@@ -9,7 +9,7 @@ from tailrace.errors import ConfigError
 from tailrace.kernel import MAX_COUNT, Record
 from tailrace.kernel.coerce import CONTENTS
 from tailrace.kernel.headers import as_pairs
-from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
+from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER, SETTLED_HEADER
 
 __all__ = [
     "check_records",
@@ -66,7 +66,7 @@ def refuse_reserved(headers: Any) -> None:
     if isinstance(headers, CONTENTS):
         as_pairs(headers)  # type: ignore[arg-type]  # raises
     names = headers if isinstance(headers, Mapping) else [pair[0] for pair in headers]
-    for name in (PRODUCER_HEADER, SEQUENCE_HEADER):
+    for name in (PRODUCER_HEADER, SEQUENCE_HEADER, SETTLED_HEADER):
         if name in names:
             raise ValueError(f"the header {name!r} is the log's own; append with producer=…")
 

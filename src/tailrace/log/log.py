@@ -42,7 +42,7 @@ from tailrace.log.inputs import (
 from tailrace.log.manner import Manner, system_ms
 from tailrace.log.observer import Observer
 from tailrace.log.options import FlushMode, LogOptions
-from tailrace.log.producers import headers_of
+from tailrace.log.producers import Once, headers_of
 from tailrace.log.reader import View
 from tailrace.log.retention import VacuumReport
 from tailrace.log.segments import Catalog
@@ -193,10 +193,9 @@ class Log:
         check_records(records)
         now_ms, limit = self._wall_ms(), self.options.max_batch_bytes
         if producer is not None or sequence is not None:
-            producer, sequence = checked_sequence(producer, sequence)
-            headers = headers_of(producer, sequence)
-            draft = encode(records, now_ms, self._codec, headers, limit)
-            offset, count = self._writing().append_once(draft, producer, sequence, now_ms)
+            once = Once(*checked_sequence(producer, sequence))
+            draft = encode(records, now_ms, self._codec, headers_of(once), limit)
+            offset, count = self._writing().append_once(draft, once, now_ms)
             return Receipt(offset, offset + count, count, self._committer)
         return self.append_draft(encode(records, now_ms, self._codec, (), limit))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tailrace.errors import Corrupt, NotWritten
 from tailrace.kernel import first_headers
 from tailrace.log.fs import FileSystem
-from tailrace.log.producers import Appended, Producers
+from tailrace.log.producers import Appended, Once, Producers
 from tailrace.log.reader import Reader, View
 
 __all__ = ["ProducerTable"]
@@ -44,16 +44,16 @@ class ProducerTable:
         self._ours_from = end_offset
         self.has_news = False  # others have appended since
 
-    def find(self, producer: str, sequence: int, view: View) -> Appended | None:
+    def find(self, once: Once, view: View) -> Appended | None:
         """Where this sequence is in the log, if it is. `view` is all of the log."""
         try:
-            return self._current(view).find(producer, sequence)
+            return self._current(view).find(once)
         except OSError as error:
             raise NotWritten(f"{self._folder}: cannot read the producers: {error}") from error
 
-    def add(self, producer: str, sequence: int, appended: Appended, now_ms: int) -> None:
+    def add(self, once: Once, appended: Appended, now_ms: int) -> None:
         assert self._producers is not None  # it was looked for
-        self._producers.add(producer, sequence, appended, now_ms)
+        self._producers.add(once, appended, now_ms)
         self._producers.next_offset = appended.offset + appended.records
 
     def forget(self) -> None:

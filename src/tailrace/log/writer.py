@@ -20,7 +20,7 @@ from tailrace.log.manner import Manner
 from tailrace.log.members import Members
 from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.log.producer_table import ProducerTable
-from tailrace.log.producers import Appended
+from tailrace.log.producers import Appended, Once
 from tailrace.log.reader import Reader, View
 from tailrace.log.recovery import Diagnosis, diagnose, treat
 from tailrace.log.retention import VacuumReport, count_expired, delete_before
@@ -465,15 +465,15 @@ class Writer:
                 raise
             return offset
 
-    def append_once(self, draft: Draft, producer: str, sequence: int, now_ms: int) -> Appended:
+    def append_once(self, draft: Draft, once: Once, now_ms: int) -> Appended:
         """Append, unless this producer's sequence is in the log already."""
         with self.my_turn():
-            if (found := self.producers.find(producer, sequence, self.everything())) is not None:
+            if (found := self.producers.find(once, self.everything())) is not None:
                 return found
             base = self.tail.base
             try:
                 found = Appended(self.tail.append(draft), draft.count)
-                self.producers.add(producer, sequence, found, now_ms)
+                self.producers.add(once, found, now_ms)
             except BaseException:
                 self.producers.forget()  # interrupted between the two: the log knows
                 raise
@@ -482,10 +482,10 @@ class Writer:
                 self.store_producers()
             return found
 
-    def find(self, producer: str, sequence: int) -> Appended | None:
+    def find(self, once: Once) -> Appended | None:
         """Where this producer's sequence is in the log; `None` if it is new."""
         with self.my_turn():
-            return self.producers.find(producer, sequence, self.everything())
+            return self.producers.find(once, self.everything())
 
     def everything(self) -> View:
         extents, end_offset = self.tail.extents()

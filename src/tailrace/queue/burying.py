@@ -27,7 +27,7 @@ from tailrace.queue.journal import Op
 from tailrace.queue.lease import DYING
 from tailrace.queue.ledger import Ledger
 from tailrace.queue.message import Message
-from tailrace.queue.office import Letter, Office
+from tailrace.queue.office import Account, Letter, Office
 from tailrace.queue.reserve import is_full
 from tailrace.queue.runs import runs_of
 from tailrace.queue.scanning import Selection
@@ -54,6 +54,11 @@ class Burying(Group[Ledger]):
     _office: Office
     _selection: Selection
     _lapsed: deque[int]  # how many have expired, to be told
+
+    def _open(self) -> None:
+        super()._open()
+        self._noted = self._for_good = Account("", 0)
+        self._noted_at = (0, 0)  # which is a mark of the journal
 
     # --- with the turn ----------------------------------------------------------------------
 
@@ -96,13 +101,28 @@ class Burying(Group[Ledger]):
         ops: list[Op] = [{"t": "gone", "r": runs_of(gone), "lost": 0}] if gone else []
         return [*ops, self._dying(sorted(left), LAPSED)] if left else ops
 
+    def _account(self) -> Account:
+        """What is settled counts when that is durable: the journal is written before the state
+        changes, so what the state says was durable when that place of the journal was. To look
+        there once, when one comes by, is enough."""
+        name = f"{self.id}\0{self._uid}\0{self.state.resets}"
+        settled = self.state.committed
+        if self.files.is_durable:
+            if name != self._noted.name:
+                self._noted = self._for_good = Account(name, 0)
+            if self._journal.is_durable(self._noted_at):
+                self._for_good = self._noted
+                self._noted, self._noted_at = Account(name, settled), self._journal.mark
+            settled = self._for_good.settled
+        return Account(name, settled)
+
     # --- without the turn, and without any lock ---------------------------------------------
 
-    @property
-    def _account(self) -> str:
+    def account(self) -> Account:
         """What is done once for a message, is done once for this; a group that was deleted or reset
         does it all again."""
-        return f"{self.id}\0{self._uid}\0{self.state.resets}"
+        with self._turn:
+            return self._account()
 
     def _finish(self, offsets: list[int], settings: QueueSettings) -> int:
         """Bury messages that are dying, and that nobody holds; how many. If that fails, it is tried
@@ -210,7 +230,7 @@ class Burying(Group[Ledger]):
         self, letters: Sequence[Letter], settings: QueueSettings
     ) -> dict[int, Exception]:
         """By offset, why some of them could not be written."""
-        return self._office.bury(settings, letters, self.id, self._account) if letters else {}
+        return self._office.bury(settings, letters, self.id, self.account()) if letters else {}
 
     def _settle_dead(self, offsets: list[int]) -> int:
         """Unless somebody has had the group begin again meanwhile."""

@@ -21,6 +21,7 @@ from tailrace.queue.disk import DiskWatch
 from tailrace.queue.inputs import check_patience
 from tailrace.queue.layout import Layout
 from tailrace.queue.message import Message, check_headers, new_record, stamp_of
+from tailrace.queue.office import Account
 from tailrace.queue.outgoing import Outgoing, Published, spread
 from tailrace.queue.publishing import expires_at, refuse_delay
 from tailrace.queue.queue import Queue, Stream
@@ -245,20 +246,16 @@ class PublishingByTopic:
         return records
 
     def publish_once(
-        self, source: QueueSettings, message: Message, account: str, publish: Iterable[Any]
+        self, source: QueueSettings, message: Message, account: Account, publish: Iterable[Any]
     ) -> None:
         """Publish what comes of a message, as one batch for each queue, however often this is done
         for the same message. What is there already needs no room."""
         sendings = self._checked(self._sendings(map(Outgoing.of, publish)))
-        producer = dead_letters.step_id("ack", source.incarnation, account, message.offset)
-        absent = [
-            each
-            for each in sendings
-            if each.queue is None or each.queue.log.find(producer, 0) is None
-        ]
+        step = dead_letters.step_of("ack", source.incarnation, account, message.offset)
+        absent = [each for each in sendings if each.queue is None or not each.queue.has_done(step)]
         self._admit(absent, block=False)
         for queue, records in self._batches(sendings).items():
-            queue.append(records, queue.settings, producer, 0).wait()
+            queue.append_accepted(records, step).wait()
             self._make_as_durable(queue, source)
 
     def _make_as_durable(self, queue: Queue | Stream, source: QueueSettings) -> None:

@@ -397,8 +397,8 @@ class ClassicGroup(Holding):
             publish = list(publish)
             if len(messages) != 1:
                 raise ValueError("publish= goes with one message: what is published comes of it")
-            self._check_held(messages[0])
-            self._office.publish_once(messages[0], self._account, publish)
+            account = self._account_of_holder(messages[0])
+            self._office.publish_once(messages[0], account, publish)
         self._settle(messages, "acked", ack_ops)
         if self.state.by_key:
             self.ring()

@@ -14,9 +14,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.kernel import Record
+from tailrace.log.producers import Once
 from tailrace.queue.addresses import default_binding, parse_address
 from tailrace.queue.message import Message, given_id, new_record
 from tailrace.queue.names import RESERVED
+from tailrace.queue.office import Account
 from tailrace.queue.settings import QueueSettings
 
 __all__ = [
@@ -31,11 +33,11 @@ __all__ = [
     "place_of",
     "places_of",
     "queue_of",
-    "redrive_id",
+    "redriving_of",
     "refused_by",
     "revived",
     "some_of",
-    "step_id",
+    "step_of",
     "usual_place",
     "wrong_routes",
 ]
@@ -234,10 +236,11 @@ def some_of(left: Iterator[T], record_of: Callable[[T], Record], most: int = AT_
 # --- what they are --------------------------------------------------------------------------
 
 
-def step_id(kind: str, incarnation: str, group_id: str, offset: int) -> str:
-    """The producer of what is done once for a message of a group."""
-    name = f"{incarnation}\0{group_id}\0{offset}".encode("utf-8", "surrogateescape")
-    return f"{kind}-{hashlib.blake2b(name, digest_size=16).hexdigest()}"
+def step_of(kind: str, incarnation: str, account: Account, offset: int) -> Once:
+    """What is done once for the message that is at this offset of a queue."""
+    name = f"{incarnation}\0{account.name}".encode("utf-8", "surrogateescape")
+    producer = f"{kind}-{hashlib.blake2b(name, digest_size=16).hexdigest()}"
+    return Once(producer, offset, account.settled)
 
 
 def dead_letter(message: Message, topic: str, group_id: str, reason: str, wall_ms: int) -> Record:
@@ -277,16 +280,18 @@ def refused_by(message: Message) -> str | None:
     return None if name is None else name.decode("utf-8", "surrogateescape")
 
 
-def redrive_id(message: Message, letters: str, target: str) -> str:
-    """The producer of what comes back of a dead letter, which is in the queue of the incarnation
-    `letters`. Several pipelines may refuse one message, and what comes back is for all of them: so
-    it is named after the message, of which their letters tell the incarnation, and not after the
-    letter. Offsets alone would not do: a queue that was deleted and made again has them, too."""
+def redriving_of(message: Message, letters: str, target: Account) -> Once:
+    """What comes back of a dead letter, which is in the queue of the incarnation `letters`. Several
+    pipelines may refuse one message, and what comes back is for all of them: so it is named after
+    the message, of which their letters tell the incarnation, and not after the letter. Offsets
+    alone would not do: a queue that was deleted and made again has them, too. And what is settled
+    among the letters says nothing of the messages then."""
     headers = message.headers
     incarnation, offset = headers.get(_INCARNATION, b""), headers.get(_OFFSET, b"")
     if refused_by(message) is None or not incarnation or not offset.isdigit():
-        return step_id("redrive", letters, target, message.offset)
-    return step_id("redrive", incarnation.decode("utf-8", "surrogateescape"), target, int(offset))
+        return step_of("redrive", letters, target, message.offset)
+    origin = incarnation.decode("utf-8", "surrogateescape")
+    return step_of("redrive", origin, target._replace(settled=0), int(offset))
 
 
 def revived(message: Message, expires_at: int | None) -> Record:

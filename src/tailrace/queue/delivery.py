@@ -37,7 +37,7 @@ from tailrace.errors import Closed, Corrupt, Full, NotWritten, OffsetOutOfRange,
 from tailrace.kernel import CODEC_NAMES, MAX_SECTION, Record, TooLarge, encode, first_headers
 from tailrace.log.fs import FileLock, FileSystem, remove_tree
 from tailrace.log.log import Log
-from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER, headers_of
+from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER, Once, headers_of
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.observing import published, weigh
 from tailrace.queue.schedule import Batch, Intent, Manifest, Schedule, is_op, op_record
@@ -264,7 +264,7 @@ class Delivery:
 
     def _carry_out(self, log: QueueLog, intent: Intent, records: list[Record]) -> None:
         if records:
-            receipt = log.append_accepted(records, intent.op["p"], intent.offset)
+            receipt = log.append_accepted(records, Once(intent.op["p"], intent.offset))
             receipt.wait()
             self._unflushed.append((intent.offset, receipt.end_offset))
             if hooks.listeners:
@@ -541,5 +541,5 @@ def _present(log: Log, first: int) -> set[tuple[str, int]]:
 
 def _try_to_encode(records: list[Record], log: Log, producer: str) -> None:
     """`TooLarge` if they don't fit into a batch."""
-    headers = headers_of(producer, _LONGEST)
+    headers = headers_of(Once(producer, _LONGEST))
     encode(records, 0, log.options.codec, headers, log.options.max_batch_bytes)

@@ -25,7 +25,7 @@ from tailrace.log.extents import Extents
 from tailrace.log.inputs import checked_sequence
 from tailrace.log.log import Log
 from tailrace.log.options import FlushMode, LogOptions, Retention
-from tailrace.log.producers import headers_of
+from tailrace.log.producers import Once, headers_of
 from tailrace.log.retention import VacuumReport, count_expired
 from tailrace.log.stricter import be_stricter, raise_promise
 
@@ -83,19 +83,18 @@ class QueueLog(Log):
     def find(self, producer: str | None, sequence: int | None) -> Receipt | None:
         """The receipt of what a producer has appended under a sequence; `None` if that is new. Only
         a hint: another process may be about to append it, and `append` looks again."""
-        producer, sequence = checked_sequence(producer, sequence)
-        found = self._writing().find(producer, sequence)
+        found = self._writing().find(Once(*checked_sequence(producer, sequence)))
         if found is None:
             return None
         offset, count = found
         return Receipt(offset, offset + count, count, self._committer)
 
-    def append_accepted(self, records: list[Record], producer: str, sequence: int) -> Receipt:
-        """Append, once, as one batch, what was accepted before, or takes its place: also if it is
-        more than `max_batch_bytes` by now."""
+    def append_accepted(self, records: list[Record], once: Once) -> Receipt:
+        """Append as one batch what was accepted before, or takes its place: also if it is more than
+        `max_batch_bytes` by now."""
         now_ms = self._wall_ms()
-        draft = encode(records, now_ms, self._codec, headers_of(producer, sequence), MAX_SECTION)
-        offset, count = self._writing().append_once(draft, producer, sequence, now_ms)
+        draft = encode(records, now_ms, self._codec, headers_of(once), MAX_SECTION)
+        offset, count = self._writing().append_once(draft, once, now_ms)
         return Receipt(offset, offset + count, count, self._committer)
 
     def adopt(self, **arguments: Any) -> None:

@@ -9,6 +9,7 @@ from tailrace.queue.extending import AutoExtend
 from tailrace.queue.group_files import UNIQUE
 from tailrace.queue.lease import Lease
 from tailrace.queue.message import Message
+from tailrace.queue.office import Account
 from tailrace.queue.runs import runs_of
 from tailrace.queue.settling import are_one_claim, lease_lost, others, timed_ops
 from tailrace.queue.shedding import Shedding
@@ -39,11 +40,12 @@ class Holding(Shedding):
         lease_of = ledger.lease_of
         return [m for m in messages if lease_of(m.offset, m.attempt, m.epoch) is not None]
 
-    def _check_held(self, message: Message) -> None:
+    def _account_of_holder(self, message: Message) -> Account:
         with self._turn:
-            is_held = self._lease(message) is not None
+            is_held, account = self._lease(message) is not None, self._account()
         if not is_held:
             self._refuse([message], [], "acked")
+        return account
 
     def _refuse(self, messages: list[Message], held: list[Message], word: str) -> NoReturn:
         lost = others(messages, held)

@@ -250,14 +250,17 @@ class Journal:
         """Where the journal ends now, for `wait_durable`."""
         return self.generation, self.position
 
+    def is_durable(self, mark: tuple[int, int]) -> bool:
+        """Is what was written before `mark` on the disk? If there is a later journal, a snapshot
+        has it, which was synced."""
+        return self._durable >= mark or self.generation > mark[0]
+
     def wait_durable(self, mark: tuple[int, int]) -> float:
         """Return when what was written before `mark` is on the disk. Thread-safe: those who wait
         together share a sync. `OSError` if it failed, or cannot be done any more. The seconds that
         a sync has taken, if one was needed."""
         with self._sync_lock:
-            # If there is a later one, a snapshot has it, which was synced.
-            is_durable = self._durable >= mark or self.generation > mark[0]
-            return 0.0 if is_durable else self._sync()
+            return 0.0 if self.is_durable(mark) else self._sync()
 
     def flush(self) -> float:
         """The same with all that is written. While the file is closed, nothing: what has to be is

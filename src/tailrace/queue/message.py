@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tailrace.errors import LeaseLost
 from tailrace.kernel import Headers, Record, encode_headers, find_header, numbered, stamped
 from tailrace.kernel.headers import as_pairs
+from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER, SETTLED_HEADER
 from tailrace.queue.addresses import ROOT, address_of
 from tailrace.queue.inputs import as_outgoing, as_reason
 
@@ -40,7 +41,9 @@ __all__ = [
 
 TOPIC, ID, STATE, EXPIRES = "_topic", "_id", "_state", "_expires_at"
 FOR_GROUP = "_for_group"  # a redriven message: for the group that had it
-_OURS = frozenset({TOPIC, ID, STATE, EXPIRES, FOR_GROUP, "_producer", "_sequence"})
+_OURS = frozenset(
+    {TOPIC, ID, STATE, EXPIRES, FOR_GROUP, PRODUCER_HEADER, SEQUENCE_HEADER, SETTLED_HEADER}
+)
 
 _RAW_TOPIC, RAW_EXPIRES, RAW_FOR_GROUP = TOPIC.encode(), EXPIRES.encode(), FOR_GROUP.encode()
 

@@ -22,6 +22,7 @@ from tailrace.kernel import (
 from tailrace.kernel.coerce import as_bytes_or_none
 from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Receipt
+from tailrace.log.producers import Once
 from tailrace.queue.addresses import topic_in
 from tailrace.queue.delays import Delayed, Delays, Scheduled, due_ms
 from tailrace.queue.handles import QueueLog
@@ -482,10 +483,13 @@ class Publishing:
             records, lambda: self.log.append(records, producer=producer, sequence=sequence)
         )
 
-    def append_accepted(self, record: Record, producer: str) -> Receipt:
-        """Append, once, what takes the place of a message: no limit of what can be published is to
-        refuse it."""
-        return self._told([record], lambda: self.log.append_accepted([record], producer, 0))
+    def append_accepted(self, records: list[Record], once: Once) -> Receipt:
+        """Append, once, what was accepted, or takes the place of a message: no limit of what can be
+        published is to refuse it."""
+        return self._told(records, lambda: self.log.append_accepted(records, once))
+
+    def has_done(self, once: Once) -> bool:
+        return self.log.find(once.producer, once.sequence) is not None
 
     def _told(self, records: list[Record], append: Callable[[], Receipt]) -> Receipt:
         begun = perf_counter() if hooks.listeners else 0.0

@@ -14,7 +14,7 @@ from tailrace.queue.group_files import GroupFiles
 from tailrace.queue.inputs import as_text, check_flag, check_limit
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
-from tailrace.queue.office import Letter
+from tailrace.queue.office import Account, Letter
 from tailrace.queue.scanning import Selection
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.stream import StreamGroup
@@ -112,11 +112,11 @@ class Queue(LogQueue):
     # --- what a group asks for --------------------------------------------------------------
 
     def bury(
-        self, settings: QueueSettings, letters: Sequence[Letter], group_id: str, account: str
+        self, settings: QueueSettings, letters: Sequence[Letter], group_id: str, account: Account
     ) -> dict[int, Exception]:
         return self._store.bury(settings, letters, group_id, account)
 
-    def publish_once(self, message: Message, account: str, publish: Iterable[Any]) -> None:
+    def publish_once(self, message: Message, account: Account, publish: Iterable[Any]) -> None:
         self._store.publish_once(self.settings, message, account, publish)
 
 

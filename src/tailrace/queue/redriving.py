@@ -10,12 +10,14 @@ from tailrace.errors import Full, InvalidName, LeaseLost
 from tailrace.kernel import Record
 from tailrace.log.commit import Receipt
 from tailrace.log.inputs import check_whole
+from tailrace.log.producers import Once
 from tailrace.queue import dead_letters
 from tailrace.queue.clock import Clock
 from tailrace.queue.consumer import Consumer
 from tailrace.queue.dead_letters import AT_ONCE, some_of
 from tailrace.queue.inputs import as_text, check_limit
 from tailrace.queue.message import Message
+from tailrace.queue.office import Account
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.registry import Registry
 from tailrace.queue.settings import QueueSettings
@@ -149,12 +151,14 @@ class Redriving:
         """Some letters, with one wait for the disk: first they are in the queue, and durable there,
         and only then they are settled here. Who dies on the way leaves letters that are back, and
         whose turn comes again: each is appended once. `fresh` gets those that were not met."""
+        account = Account(target.name, letters.group(dead_letters.GROUP).account().settled)
         receipts: list[Receipt] = []
         try:
             try:
                 for message in claimed:
-                    is_met = _is_met(message, letters, target)
-                    receipts.append(self._revive(message, letters, target))
+                    step = dead_letters.redriving_of(message, letters.incarnation, account)
+                    is_met = _is_met(message, step, target)
+                    receipts.append(self._revive(message, step, target))
                     if not is_met:
                         fresh.append(message)
             finally:  # also those before one that cannot come back, or before an interrupt
@@ -164,15 +168,14 @@ class Redriving:
                 with contextlib.suppress(LeaseLost):
                     consumer.release(left)
 
-    def _revive(self, message: Message, letters: Queue, target: Queue | Stream) -> Receipt:
+    def _revive(self, message: Message, step: Once, target: Queue | Stream) -> Receipt:
         """Append it, unless that was done before; it is durable when the receipt says so."""
-        producer = dead_letters.redrive_id(message, letters.incarnation, target.name)
         ttl_ms = target.settings.limits.message_ttl_ms
         expires_at = self.clock.wall_ms() + ttl_ms if ttl_ms else None
         record = dead_letters.revived(message, expires_at)
-        if target.log.find(producer, 0) is None:  # else it is there, and needs no room
+        if not target.has_done(step):  # else it is there, and needs no room
             target.admit(target.settings, 1, block=False)
-        return target.append_accepted(record, producer)
+        return target.append_accepted([record], step)
 
     def _settle_revived(
         self,
@@ -191,12 +194,9 @@ class Redriving:
             consumer.ack(revived)
 
 
-def _is_met(message: Message, letters: Queue, target: Queue | Stream) -> bool:
+def _is_met(message: Message, step: Once, target: Queue | Stream) -> bool:
     """Has the letter of another pipeline brought the same message back?"""
-    if dead_letters.refused_by(message) is None:
-        return False
-    producer = dead_letters.redrive_id(message, letters.incarnation, target.name)
-    return target.log.find(producer, 0) is not None
+    return dead_letters.refused_by(message) is not None and target.has_done(step)
 
 
 def _letters_of(name: str, letters: Queue) -> Iterator[Message]:

@@ -31,7 +31,7 @@ from tailrace.queue.handles import Handles, QueueLog, most_files, opening
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.looking import Look
 from tailrace.queue.names import refuse_reserved
-from tailrace.queue.office import Letter
+from tailrace.queue.office import Account, Letter
 from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.pump import Pump, deliver_due
 from tailrace.queue.queue import Queue, Stream, consumer_options
@@ -420,7 +420,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
     # --- dead letters -----------------------------------------------------------------------
 
     def bury(
-        self, settings: QueueSettings, letters: Sequence[Letter], group_id: str, account: str
+        self, settings: QueueSettings, letters: Sequence[Letter], group_id: str, account: Account
     ) -> dict[int, Exception]:
         """Write dead letters, durably, and each once; by offset, why some could not be written.
         Nobody has a turn or a queue's lock here: a queue may be made, and the disk waited for."""
@@ -430,10 +430,10 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         failed: dict[int, Exception] = {}
         for message, reason in letters:
             offset = message.offset
-            producer = dead_letters.step_id("dlq", settings.incarnation, account, offset)
+            step = dead_letters.step_of("dlq", settings.incarnation, account, offset)
             try:
                 record = dead_letters.dead_letter(message, place.topic, group_id, reason, now_ms)
-                receipts[offset] = queue.append_accepted(record, producer)
+                receipts[offset] = queue.append_accepted([record], step)
             except Exception as error:  # noqa: BLE001  the others have nothing to do with it
                 failed[offset] = error
                 if is_full(error):

@@ -59,7 +59,10 @@ HEADERS_AS: Final = {
 }
 
 # Headers that are columns of their own, or of no use to anybody who reads rows.
-OURS: Final = ("_topic", "_id", "_state", "_expires_at", "_for_group", "_producer", "_sequence")
+OURS: Final = (
+    *("_topic", "_id", "_state", "_expires_at", "_for_group"),
+    *("_producer", "_sequence", "_settled"),
+)
 
 _TIME: Final = pa.timestamp("us", "UTC")
 MOST_MS: Final = (2**63 - 1) // 1000  # as far from 1970 as Spark's times go, which are microseconds
