@@ -20,7 +20,7 @@ from tailrace.cli.measure import Sample
 from tailrace.log.cuts import sealed_end
 from tailrace.spark.lake.archive import archive_queue
 from tailrace.spark.lake.rows import SCHEMA, read_rows
-from tailrace.spark.lake.writing import GROUP_BYTES, OPTIONS
+from tailrace.spark.lake.writing import GROUP_BYTES, options_for
 
 __all__ = ["archive"]
 
@@ -93,6 +93,6 @@ def _pyarrow(rows: Any, target: Path) -> None:
     target.mkdir()
     path = target / "rows.parquet"
     group = max(rows.num_rows * GROUP_BYTES // max(rows.nbytes, 1), 1)
-    pq.write_table(rows, path, row_group_size=group, **OPTIONS)
+    pq.write_table(rows, path, row_group_size=group, **options_for(rows))
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -20,7 +20,7 @@ from tailrace.queue.backup_files import checksum
 from tailrace.spark.lake.manifest import ArchivedFile, Manifest, Origin, Step, Writing
 from tailrace.spark.lake.restore import Wanted, choose, restore
 from tailrace.spark.lake.rows import SCHEMA, read_rows
-from tailrace.spark.lake.writing import GROUP_BYTES, OPTIONS
+from tailrace.spark.lake.writing import GROUP_BYTES, options_for
 
 __all__ = ["restoring"]
 
@@ -91,7 +91,7 @@ def _archive(folder: Path, log: Log) -> Manifest:
             path = str(folder / name)
             table = pa.Table.from_batches(list(read_rows(log, "q", first, last)), SCHEMA)
             group = max(table.num_rows * GROUP_BYTES // max(table.nbytes, 1), 1)
-            pq.write_table(table, path, row_group_size=group, **OPTIONS)
+            pq.write_table(table, path, row_group_size=group, **options_for(table))
             found = checksum(fs, path)
             assert found is not None
             file = ArchivedFile(name, last - first, *found, 0, 1 << 62)

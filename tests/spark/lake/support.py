@@ -49,13 +49,13 @@ def open_store(path: Path | str, **options: Any) -> Store:
     return Store(path, **{"upkeep": False, "flush": "async", **options})
 
 
-def fill(queue: Queue | Stream, count: int, *, every_ms: int = 1_000) -> None:
-    """So many messages, each in a batch of its own, from T0 on."""
+def fill(queue: Queue | Stream, count: int, *, every_ms: int = 1_000, keys: int = 3) -> None:
+    """So many messages, each in a batch of its own, from T0 on, with so many keys."""
     first = queue.log.end_offset
     for number in range(first, first + count):
         queue.publish(
             b"value %d" % number,
-            key=f"k{number % 3}" if number % 4 else None,
+            key=f"k{number % keys}" if number % 4 else None,
             headers={"n": str(number), "same": b"\xff"},
             timestamp=T0 + number * every_ms,
             ttl="100d" if number % 5 == 0 else None,

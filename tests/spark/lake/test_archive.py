@@ -489,12 +489,28 @@ def test_a_manifest_that_lost_what_was_deleted_is_refused(tmp_path: Path) -> Non
 # --- who reads it -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("keys", [3, 1000])
 @pytest.mark.usefixtures("pieces")
-def test_duckdb_reads_it(tmp_path: Path) -> None:
+def test_keys_of_which_few_come_again_have_no_dictionary(tmp_path: Path, keys: int) -> None:
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 80, keys=keys)
+        put(store, stream, tmp_path / "lake")
+        check(FS, tmp_path / "lake", logged(stream, 0, sealed_end(stream.log)))
+    for path in (tmp_path / "lake").glob("*.parquet"):
+        group = parquet.ParquetFile(path).metadata.row_group(0)
+        columns = {c.path_in_schema: c for c in map(group.column, range(group.num_columns))}
+        assert columns["key"].has_dictionary_page == (keys == 3)
+        assert columns["topic"].has_dictionary_page
+
+
+@pytest.mark.parametrize("keys", [3, 1000])
+@pytest.mark.usefixtures("pieces")
+def test_duckdb_reads_it(tmp_path: Path, keys: int) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb is missing: tailrace[dev]")
     with open_store(tmp_path / "data") as store:
         stream = store.stream("events", **SMALL)
-        fill(stream, 80, every_ms=HOUR // 4)
+        fill(stream, 80, every_ms=HOUR // 4, keys=keys)
         put(store, stream, tmp_path / "lake", partition_by="date")
         end = sealed_end(stream.log)
         expected = logged(stream, 0, end)
@@ -511,16 +527,18 @@ def test_duckdb_reads_it(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("keys", [3, 1000])
 @pytest.mark.usefixtures("pieces")
-def test_spark_reads_it(spark: Any, tmp_path: Path) -> None:
+def test_spark_reads_it(spark: Any, tmp_path: Path, keys: int) -> None:
     with open_store(tmp_path / "data") as store:
         stream = store.stream("events", **SMALL)
-        fill(stream, 80, every_ms=HOUR // 4)
+        fill(stream, 80, every_ms=HOUR // 4, keys=keys)
         put(store, stream, tmp_path / "lake", partition_by="hour")
         expected = logged(stream, 0, sealed_end(stream.log)).to_pylist()
     frame = spark.read.parquet(str(tmp_path / "lake")).orderBy("offset")
     found = frame.toArrow().to_pylist()
     assert [row["offset"] for row in found] == [row["offset"] for row in expected]
+    assert [row["key"] for row in found] == [row["key"] for row in expected]
     assert [row["value"] for row in found] == [row["value"] for row in expected]
     assert [row["timestamp"] for row in found] == [row["timestamp"] for row in expected]
     assert [row["expires_at"] for row in found] == [row["expires_at"] for row in expected]
