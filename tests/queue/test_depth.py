@@ -666,6 +666,29 @@ def test_nothing_is_dropped_for_a_batch_that_is_too_large(store: Store) -> None:
     assert values(queue.peek("w", 9)) == [b"2", bytes(150), bytes(150)]
 
 
+def test_what_is_dropped_for_is_published_whatever_its_producer_takes_in_the_batch(
+    store: Store,
+) -> None:
+    limits = {"max_depth": 3, "on_full": "drop_oldest"}
+    queue = store.queue("q", limits=limits, max_batch_bytes=250, compression="none")
+    queue.consumer("w")
+    fill(queue, 3)
+    before = refused = 0
+    for size in range(150, 250):
+        told = {"producer": "p" * 30, "sequence": size}
+        try:
+            if size % 2:
+                queue.publish(bytes(size), **told)  # type: ignore[call-overload]
+            else:
+                store.publish("$queue/q", bytes(size), **told)  # type: ignore[arg-type]
+        except Full:
+            refused += 1
+        dropped = queue.stats().groups[0].dropped
+        assert dropped == before + (not refused)
+        before = dropped
+    assert 0 < refused < 100
+
+
 @pytest.mark.parametrize("options", [{}, {"headers": {"a": "b"}}])
 def test_nothing_is_dropped_if_another_queue_has_no_room(
     store: Store, options: dict[str, Any]

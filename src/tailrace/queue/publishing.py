@@ -22,6 +22,7 @@ from tailrace.kernel import (
 from tailrace.kernel.coerce import as_bytes_or_none
 from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Receipt
+from tailrace.log.inputs import checked_sequence
 from tailrace.log.producers import Once
 from tailrace.queue.addresses import topic_in
 from tailrace.queue.delays import Delayed, Delays, Scheduled, due_ms
@@ -476,12 +477,15 @@ class Publishing:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> Receipt:
-        """Append records of messages; with a producer and a sequence, once."""
+        """Append records of messages; with a producer and a sequence, once. What these take in the
+        batch does not count: others may have been dropped for it by then, and it must not fail."""
         for record in records:
             check_size(record, settings)
-        return self._told(
-            records, lambda: self.log.append(records, producer=producer, sequence=sequence)
-        )
+        if producer is None and sequence is None:
+            return self._told(records, lambda: self.log.append(records))
+        once = Once(*checked_sequence(producer, sequence))
+        self.check_batch(records)
+        return self.append_accepted(records, once)
 
     def append_accepted(self, records: list[Record], once: Once) -> Receipt:
         """Append, once, what was accepted, or takes the place of a message: no limit of what can be
