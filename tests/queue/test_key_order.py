@@ -40,6 +40,21 @@ def test_lines_are_what_lists_would_be(
             assert order.key_of(offset) == known.get(offset)
 
 
+def test_a_long_line_goes_in_any_order() -> None:
+    order, left = KeyOrder(), list(range(300))
+    for offset in left:
+        assert order.add(offset, 7) == (offset == 0)
+    for offset in (5, 299, 0, 1, 2, 100, *range(150, 250)):
+        left.remove(offset)
+        assert order.remove(offset) == left[0]
+    assert [offset for offset, _ in order] == left
+    assert order.waiting == len(left) - 1
+    for offset in list(left):
+        left.remove(offset)
+        assert order.remove(offset) == (left[0] if left else None)
+    assert not order.lines
+
+
 def test_what_is_settled_leaves_nothing_behind() -> None:
     order = KeyOrder()
     for offset in range(10_000):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
 from itertools import compress
 
@@ -11,6 +12,7 @@ __all__ = ["KeyOrder"]
 
 _NO_KEY = -1  # of what is not pending any more; keys are not negative
 _FEW = 1024  # such that are not worth tidying up
+_LONG = 64  # a line that is worth a deque, whose first one goes without a move of the others
 
 
 class KeyOrder:
@@ -21,7 +23,7 @@ class KeyOrder:
     __slots__ = ("_keys", "_offsets", "_unused", "lines")
 
     def __init__(self) -> None:
-        self.lines: dict[int, int | list[int]] = {}  # by key; most are of one
+        self.lines: dict[int, int | list[int] | deque[int]] = {}  # by key; most are of one
         self._offsets = array("q")  # rising
         self._keys = array("q")  # of these
         self._unused = 0  # of these
@@ -62,6 +64,8 @@ class KeyOrder:
         if isinstance(line, int):
             self.lines[key] = [line, offset]
         else:
+            if len(line) == _LONG:
+                line = self.lines[key] = deque(line)
             line.append(offset)
         return False
 
