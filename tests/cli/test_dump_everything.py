@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tailrace.log.fs import OsFileSystem
+from tailrace.queue.alarm import Alarm
 from tests.cli.conftest import Run, lines
 from tests.log.helpers import eventually
 
@@ -117,11 +119,20 @@ def test_an_archive(run: Run, tmp_path: Path) -> None:
 def test_pages(run: Run, store: tailrace.Store, tmp_path: Path) -> None:
     delayed = Path(store.layout.delayed())
     [page] = lines(run("dump", "--json", delayed / "board"))[1:]
-    assert page["contents"] == {"next_ms": page["contents"]["next_ms"], "looking": False}
+    contents = page["contents"]
+    assert list(contents) == ["next_ms", "looking", "keeper", "stirred_uptime_s"]
+    assert contents["looking"] is False
+    alarm = Alarm(OsFileSystem(), str(delayed))
+    alarm.open()
+    alarm.stirred_ms, keeper = 12_345, alarm.take_over()
+    alarm.close()
+    [page] = lines(run("dump", "--json", delayed / "board"))[1:]
+    assert page["contents"] == {**contents, "keeper": keeper, "stirred_uptime_s": 12.345}
     assert "next: 20" in run("dump", delayed / "board").stdout
     incarnation = store.get("orders/eu").incarnation
     [page] = lines(run("dump", "--json", delayed / incarnation / "board"))[1:]
     assert page["contents"]["carried_out_below"] == 0
+    assert page["contents"]["unsorted_bytes"] > 0
     board = Path(store.layout.segments("s"), ".tailrace", "board")
     [page] = lines(run("dump", "--json", board))[1:]
     assert page["contents"]["in_use"] is True

@@ -23,8 +23,8 @@ _LOG: Final = "memory that the writers of a log share"
 _ALARM: Final = "memory that processes share: when whoever delivers what is delayed looks next"
 _TURN: Final = "memory that processes share: what was delivered of what is delayed for a queue"
 
-_NEXT: Final = struct.Struct("<Q")
-_MARK: Final = struct.Struct("<8sQ")
+_ALARM_NUMBERS: Final = struct.Struct("<QQQ")
+_MARK: Final = struct.Struct("<8sQQ")
 _MARK_AT: Final = 8
 
 
@@ -57,9 +57,13 @@ def of_delayed(fs: FileSystem, path: str, *, start: int, limit: int | None) -> I
     if len(data) < SIZE:
         yield _page(_ALARM, None)
         return
-    (next_ms,) = _NEXT.unpack_from(data)
-    is_time = 0 < next_ms < NEVER
-    contents: Item = {"next_ms": next_ms if is_time else None, "looking": next_ms == 0}
+    next_ms, keeper, stirred_ms = _ALARM_NUMBERS.unpack_from(data)
+    contents: Item = {
+        "next_ms": next_ms if 0 < next_ms < NEVER else None,
+        "looking": next_ms == 0,
+        "keeper": keeper or None,
+        "stirred_uptime_s": stirred_ms / 1000,
+    }
     yield _page(_ALARM, contents)
 
 
@@ -70,8 +74,13 @@ def of_schedule(fs: FileSystem, path: str, *, start: int, limit: int | None) -> 
     if len(data) < SIZE:
         yield _page(_TURN, None)
         return
-    boot, behind = _MARK.unpack_from(data, _MARK_AT)
-    contents: Item = {"asleep": bool(data[0]), "boot_id": boot.hex(), "carried_out_below": behind}
+    boot, behind, unsorted = _MARK.unpack_from(data, _MARK_AT)
+    contents: Item = {
+        "asleep": bool(data[0]),
+        "boot_id": boot.hex(),
+        "carried_out_below": behind,
+        "unsorted_bytes": unsorted,
+    }
     yield _page(_TURN, contents)
 
 
