@@ -490,18 +490,17 @@ def test_a_manifest_that_lost_what_was_deleted_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("keys", [3, 1000])
-@pytest.mark.usefixtures("pieces")
 def test_keys_of_which_few_come_again_have_no_dictionary(tmp_path: Path, keys: int) -> None:
     with open_store(tmp_path / "data") as store:
         stream = store.stream("events", **SMALL)
         fill(stream, 80, keys=keys)
         put(store, stream, tmp_path / "lake")
         check(FS, tmp_path / "lake", logged(stream, 0, sealed_end(stream.log)))
-    for path in (tmp_path / "lake").glob("*.parquet"):
-        group = parquet.ParquetFile(path).metadata.row_group(0)
-        columns = {c.path_in_schema: c for c in map(group.column, range(group.num_columns))}
-        assert columns["key"].has_dictionary_page == (keys == 3)
-        assert columns["topic"].has_dictionary_page
+    [path] = (tmp_path / "lake").glob("*.parquet")
+    group = parquet.ParquetFile(path).metadata.row_group(0)
+    columns = {c.path_in_schema: c for c in map(group.column, range(group.num_columns))}
+    assert columns["key"].has_dictionary_page == (keys == 3)
+    assert columns["topic"].has_dictionary_page
 
 
 @pytest.mark.parametrize("keys", [3, 1000])
