@@ -16,7 +16,7 @@ from tailrace.log.producers import Once
 from tailrace.queue.message import new_record
 from tests.queue.clocks import Machine
 from tests.queue.conftest import OpenStore
-from tests.queue.support import numbers, values
+from tests.queue.support import drain, numbers, one, values
 
 
 def remembered(store: Store, name: str) -> dict[str, Any]:
@@ -160,3 +160,98 @@ def test_what_a_power_cut_brings_back_is_answered_once(seed: int) -> None:
                     message.ack(publish=[(answers, message.value)])
                     again.append(message.value)
             assert Counter(values(answers.read())) == dict.fromkeys([*answered, *again], 1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("what", ["answer", "redrive"])
+def test_what_came_of_a_message_is_on_the_disk_before_it_is_settled(seed: int, what: str) -> None:
+    """Also in `async`: else a message that was there for long might be nowhere."""
+    with Machine(seed) as machine:
+        store = machine.open(flush="async")
+        queue, answers = store.queue("q"), store.queue("answers")
+        queue.publish(b"x")
+        answers.publish(b"first")
+        if what == "redrive":
+            one(queue.consumer("w")).reject("bad")
+            queue.group("w").flush()
+        queue.log.flush()
+        answers.log.flush()
+        if what == "redrive":
+            assert store.redrive("q") == 1
+            store.get("$dlq/q").group("$dead").flush()
+        else:
+            one(queue.consumer("w")).ack(publish=[(answers, b"x")])
+            queue.group("w").flush()
+        machine.power_cut(seed)
+        with machine.open() as store:
+            queue, answers = store.queue("q"), store.queue("answers")
+            left = [*drain(queue.consumer("w")), *values(answers.read())[1:]]
+            assert [*left, *values(store.dead("q"))] == [b"x"]
+
+
+# --- who else has the log -------------------------------------------------------------------------
+
+
+def test_one_who_knows_less_leaves_and_another_deletes(open_store: OpenStore) -> None:
+    """Who leaves stores what it knows in place of what others have stored."""
+    first, second = open_store(), open_store()
+    queue = first.queue("q", segment_bytes=2000)
+    other: Any = second.get("q")
+    do(other, 0)
+    for number in range(1, 60):
+        do(queue, number)
+    second.close()
+    queue.log.truncate_before(30)
+    queue.log.vacuum()
+    with open_store() as third:
+        late: Any = third.get("q")
+        assert late.log.start_offset == 30
+        assert [n for n in range(61) if late.has_done(Once("s", n, 0))] == [*range(60)]
+
+
+def test_producers_of_one_who_knows_less(open_store: OpenStore) -> None:
+    first, second = open_store(), open_store()
+    queue = first.queue("q", segment_bytes=2000)
+    second.get("q").publish(b"x", producer="a", sequence=1)
+    queue.publish(b"x", producer="b", sequence=1)
+    for _ in range(60):
+        queue.publish(bytes(100))
+    second.close()
+    queue.log.truncate_before(30)
+    queue.log.vacuum()
+    with open_store() as third:
+        again = third.get("q")
+        end = again.log.end_offset
+        for producer in "ab":
+            again.publish(b"x", producer=producer, sequence=1)
+        assert again.log.end_offset == end
+
+
+# --- once more ------------------------------------------------------------------------------------
+
+
+def test_letters_come_back_again_after_their_group_was_reset(store: Store) -> None:
+    queue = store.queue("q")
+    queue.publish_many(numbers(6))
+    consumer = queue.consumer("w")
+    consumer.reject(consumer.receive(6), "bad")
+    for _ in range(2):
+        assert store.redrive("q") == 6
+        assert sorted(values(consumer.receive(9))) == numbers(6)
+        assert store.redrive("q") == 0
+        letters: Any = store.get("$dlq/q")
+        letters.group("$dead").reset(0)
+
+
+def test_a_reset_that_returned_outlives_a_power_cut() -> None:
+    for seed in range(10):
+        with Machine(seed) as machine:
+            store = machine.open()
+            queue = store.queue("q")
+            queue.publish_many(numbers(3))
+            consumer = queue.consumer("w")
+            consumer.ack(consumer.receive(3))
+            queue.group("w").reset(1)
+            machine.power_cut(seed)
+            with machine.open() as store:
+                assert values(store.queue("q").consumer("w").receive(9)) == numbers(3)[1:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable
 
 from tailrace.errors import Corrupt, NotWritten
@@ -39,7 +40,6 @@ class ProducerTable:
         self._reader = reader
         self._expiry_ms = expiry_ms
         self._producers: Producers | None = None
-        self._stored_to = 0  # where in the log the snapshot ends, as far as we know
         # What is in the log from here on we have appended ourselves: it was added at once.
         self._ours_from = end_offset
         self.has_news = False  # others have appended since
@@ -67,7 +67,7 @@ class ProducerTable:
         fills it: then that goes first, and somebody who is killed now is not recognised again.
         """
         try:
-            if len(self._current(view, below)) and self._stored_to < below:
+            if len(self._current(view, below)) and self._stored_to() < below:
                 self._store(view, max(durable, below))
         except OSError as error:
             logger.warning(
@@ -123,4 +123,8 @@ class ProducerTable:
         known = min(durable, view.end if self._is_complete(producers) else producers.next_offset)
         if known >= view.start:  # else there is one of somebody who knew more
             Producers.store(self._fs, self._folder, producers.snapshot(known))
-            self._stored_to = known
+
+    def _stored_to(self) -> int:
+        """Where in the log the snapshot ends. Another process may have put an older one in place of
+        ours: that is right as long as the log is there."""
+        return Producers.load(self._fs, self._folder, sys.maxsize).next_offset

@@ -259,9 +259,10 @@ class PublishingByTopic:
             self._make_as_durable(queue, source)
 
     def _make_as_durable(self, queue: Queue | Stream, source: QueueSettings) -> None:
-        """What came of a message of `source` is as durable then as that one was: only so may the
-        message be settled."""
-        if self.get(source.name).log.flush_mode == "sync" and queue.log.flush_mode != "sync":
+        """What came of a message of `source` is on the disk then, as that one was, or may have
+        been: only so may the message be settled. Also in `async`: that it is settled may get to the
+        disk at any time."""
+        if self.get(source.name).log.flush_mode != "none" and queue.log.flush_mode != "sync":
             queue.log.flush()
 
 

@@ -518,6 +518,8 @@ class ClassicGroup(Holding):
         """Go on from an offset. What is pending is dropped, and every lease is lost."""
         with self._turn:
             self.commit({"t": "reset", "x": offset, "w": self.files.clock.wall_ms()})
+            mark = self._journal.mark
+        self.wait_durable(mark)
         self.ring()
 
     def _part_with(self, fetched: list[Any]) -> None:

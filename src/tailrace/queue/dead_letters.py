@@ -280,18 +280,20 @@ def refused_by(message: Message) -> str | None:
     return None if name is None else name.decode("utf-8", "surrogateescape")
 
 
-def redriving_of(message: Message, letters: str, target: Account) -> Once:
-    """What comes back of a dead letter, which is in the queue of the incarnation `letters`. Several
-    pipelines may refuse one message, and what comes back is for all of them: so it is named after
-    the message, of which their letters tell the incarnation, and not after the letter. Offsets
-    alone would not do: a queue that was deleted and made again has them, too. And what is settled
-    among the letters says nothing of the messages then."""
+def redriving_of(message: Message, letters: str, target: str, reader: Account) -> Once:
+    """What `reader` brings back of a dead letter, which is in the queue of the incarnation
+    `letters`, to the queue `target`. Several pipelines may refuse one message, and what comes back
+    is for all of them: so it is named after the message, of which their letters tell the
+    incarnation, and not after the letter. Offsets alone would not do: a queue that was deleted and
+    made again has them, too. And what is settled among the letters says nothing of the messages
+    then."""
     headers = message.headers
     incarnation, offset = headers.get(_INCARNATION, b""), headers.get(_OFFSET, b"")
     if refused_by(message) is None or not incarnation or not offset.isdigit():
-        return step_of("redrive", letters, target, message.offset)
+        account = Account(f"{target}\0{reader.name}", reader.settled)
+        return step_of("redrive", letters, account, message.offset)
     origin = incarnation.decode("utf-8", "surrogateescape")
-    return step_of("redrive", origin, target._replace(settled=0), int(offset))
+    return step_of("redrive", origin, Account(target, 0), int(offset))
 
 
 def revived(message: Message, expires_at: int | None) -> Record:

@@ -17,7 +17,6 @@ from tailrace.queue.consumer import Consumer
 from tailrace.queue.dead_letters import AT_ONCE, some_of
 from tailrace.queue.inputs import as_text, check_limit
 from tailrace.queue.message import Message
-from tailrace.queue.office import Account
 from tailrace.queue.queue import Queue, Stream
 from tailrace.queue.registry import Registry
 from tailrace.queue.settings import QueueSettings
@@ -151,12 +150,13 @@ class Redriving:
         """Some letters, with one wait for the disk: first they are in the queue, and durable there,
         and only then they are settled here. Who dies on the way leaves letters that are back, and
         whose turn comes again: each is appended once. `fresh` gets those that were not met."""
-        account = Account(target.name, letters.group(dead_letters.GROUP).account().settled)
+        reader = letters.group(dead_letters.GROUP).account()
         receipts: list[Receipt] = []
         try:
             try:
                 for message in claimed:
-                    step = dead_letters.redriving_of(message, letters.incarnation, account)
+                    origin = letters.incarnation
+                    step = dead_letters.redriving_of(message, origin, target.name, reader)
                     is_met = _is_met(message, step, target)
                     receipts.append(self._revive(message, step, target))
                     if not is_met:
