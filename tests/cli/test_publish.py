@@ -10,6 +10,7 @@ import os
 import pty
 import signal
 import subprocess
+import time
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -584,10 +585,21 @@ def test_several_delays(shell: Shell, queue: str) -> None:
 
 
 def test_what_is_due_comes(shell: Shell, queue: str) -> None:
-    shell.ok("publish", queue, "soon", "--delay", "300ms")
     shell.ok("publish", queue, "now", "--deliver-at", "2020-01-01T00:00Z")
+    shell.ok("publish", queue, "soon", "--delay", "300ms")
     items = shell.items("consume", queue, "-g", "g", "--wait", "3", "--max", "2")
     assert [item["value"] for item in items] == ["now", "soon"]
+
+
+def test_what_is_long_due_is_kept_as_if_published_now(shell: Shell) -> None:
+    shell.ok("create", "q", "--type", "stream", "--max-age", "1h")
+    shell.ok("publish", "q", "option", "--deliver-at", "2020-01-01T00:00Z")
+    shell.ok("publish", "q", "--json", stdin=lines({"value": "json", "deliver_at": 1577836800000}))
+    shell.ok("consume", "q", "-g", "g", "--wait", "3", "--max", "2")
+    shell.ok("vacuum", "q")
+    items = shell.items("read", "q")
+    assert [item["value"] for item in items] == ["option", "json"]
+    assert min(item["timestamp"] for item in items) > (time.time() - 600) * 1000
 
 
 def test_json_that_only_python_takes(shell: Shell, queue: str) -> None:

@@ -68,6 +68,8 @@ def test_for_programs(shell: Shell, queue: str) -> None:
         (["--limit", "1"], [0]),
         (["--timestamp", str(T0 + 500)], [1, 2]),
         (["--timestamp", "2023-11-14T22:13:21Z"], [1, 2]),
+        (["--start", "timestamp=2023-11-14T22:13:21Z"], [1, 2]),
+        (["--start", "timestamp=1h"], []),
         (["--timestamp", "2023-11-14T23:13:21.001+01:00"], [2]),
         (["--follow", "--timeout", "0"], [0, 1, 2]),
     ],

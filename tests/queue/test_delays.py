@@ -26,6 +26,7 @@ from tailrace.log.fs import OsFileSystem
 from tailrace.queue.alarm import NEVER
 from tailrace.queue.delays import Delayed, count_scheduled, due_ms, held_still
 from tailrace.queue.handles import QueueLog
+from tailrace.queue.publishing import Until
 from tailrace.queue.pump import Pump
 from tailrace.testing import FaultyFileSystem
 from tests.log.helpers import WAIT, run_python
@@ -71,6 +72,38 @@ def test_those_that_are_due_come_in_the_order_of_their_times(
 def test_what_is_due_already_comes_at_once(store: Store, queue: Queue, clock: ManualClock) -> None:
     queue.publish(b"past", deliver_at=clock.wall_ms() - 1)
     assert store.deliver_due() == 1
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+def test_what_is_long_due_is_not_older_than_it_is(
+    store: Store, clock: ManualClock, kind: str
+) -> None:
+    """Its timestamp is the time it is due, and `max_age` goes by that."""
+    options: dict[str, Any] = {"retention": {"max_age": "1h"}, "topics": ["shop/#"]}
+    make: Any = store.queue if kind == "queue" else store.stream
+    queue = make("long", **options)
+    now, past = clock.wall_ms(), 1_500_000_000_000
+    delayed = queue.publish(b"own", deliver_at=past)
+    assert delayed.deliver_at == now
+    queue.publish(b"headers", deliver_at=past, headers={"a": "b"}, message_id="m")
+    published = store.publish("shop/cups", b"topic", deliver_at=past)
+    assert len(published.delay_ids) == 1
+    assert {each.deliver_at for each in queue.delayed()} == {now}
+    assert store.deliver_due() == 3
+    queue.vacuum()
+    found = [(message.value, message.timestamp) for message in queue.read()]
+    assert found == [(b"own", now), (b"headers", now), (b"topic", now)]
+
+
+def test_what_is_due_and_expired_is_as_any_other_that_is(
+    store: Store, queue: Queue, clock: ManualClock
+) -> None:
+    """As when a list of what was delayed is published elsewhere, years later."""
+    over = Until(clock.wall_ms() - 5)
+    queue.publish(b"past", deliver_at=clock.wall_ms() - 10, ttl=over)
+    queue.publish(b"plain", ttl=over)
+    assert store.deliver_due() == 1
+    assert queue.consumer("w").receive(9) == []
 
 
 def test_a_clock_that_begins_in_1970_knows_early_times(open_store: OpenStore) -> None:

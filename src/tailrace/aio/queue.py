@@ -145,8 +145,9 @@ class LogQueue(Generic[Q]):
 
         With a `delay`, or a time to `deliver_at` (milliseconds since 1970, or a datetime with a
         time zone), the message enters the queue then; what is returned is a `Delayed`, whose
-        `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on, and has to end
-        later; the queue's `message_ttl` counts from that time on.
+        `delay_id` cancels it. That time is its timestamp; one that is over counts as now. `ttl`
+        counts from now on, and has to end later; the queue's `message_ttl` counts from that time
+        on.
 
         With a `producer` id and a `sequence` that rises, repeating it is harmless: the receipt of
         the first time comes back, also if the queue is full now. What is given besides is not

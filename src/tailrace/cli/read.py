@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 import click
 
@@ -23,13 +24,29 @@ __all__ = ["read"]
 _BETWEEN_LOOKS_S = 0.1
 
 
-def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Start | None:
-    """An offset, or the name of a place."""
+class _Since(NamedTuple):
+    """The place of the first record at or after a time."""
+
+    timestamp: int
+
+
+def _parse_start(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> Start | _Since | None:
+    """An offset, the name of a place, or a time."""
     if text is None or text == "first" or text == "last" or text == "next":
         return text  # type: ignore[return-value]
     if text.isascii() and text.isdigit():
         return int(text)
-    raise click.BadParameter(f"{text!r} is not an offset, nor first, last or next")
+    name, equals, time = text.partition("=")
+    if name == "timestamp" and equals:
+        timestamp = parse_time(context, parameter, time)
+        assert timestamp is not None
+        return _Since(timestamp)
+    raise click.BadParameter(
+        f"{text!r} is not an offset, nor first, last or next, nor a time such as "
+        "timestamp=2026-01-31T09:00Z"
+    )
 
 
 @click.command()
@@ -39,14 +56,15 @@ def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Sta
     callback=_parse_start,
     metavar="WHERE",
     help="Begin at this offset, or at the first record, the last, or the next to come: first, last "
-    "or next.  [default: first]",
+    "or next; or, with timestamp=TIME, as --timestamp does.  [default: first]",
 )
 @click.option("--end", type=click.IntRange(min=0), metavar="OFFSET", help="Stop before it.")
 @click.option(
     "--timestamp",
     callback=parse_time,
     metavar="TIME",
-    help="Begin at the first record at or after it: in ISO, or in milliseconds since 1970.",
+    help="Begin at the first record at or after it: in ISO, in milliseconds since 1970, or how "
+    "long ago, such as 2h.",
 )
 @click.option(
     "--limit", "--max", type=click.IntRange(min=0), metavar="N", help="Stop after N records."
@@ -63,7 +81,7 @@ def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Sta
 @click.option("--json", "in_json", is_flag=True, help="Write one JSON object per line.")
 def read(
     place: str,
-    start: Start | None,
+    start: Start | _Since | None,
     end: int | None,
     timestamp: int | None,
     limit: int | None,
@@ -85,6 +103,7 @@ def read(
     \b
     Examples:
       tailrace read orders --start last
+      tailrace read orders --start timestamp=2026-01-31T09:00Z
       tailrace read orders --start next --follow --json | jq .value
       tailrace read a --json | tailrace publish b --json
       tailrace read some/segments --timestamp 2026-01-31T09:00Z
@@ -95,6 +114,9 @@ def read(
         raise click.UsageError("--values and --json exclude each other")
     if start is not None and timestamp is not None:
         raise click.UsageError("--start and --timestamp exclude each other")
+    if isinstance(start, _Since):
+        timestamp = start.timestamp
+        start = None
     write: Callable[[Record], object] = _write_json if in_json else _write_text
     with contextlib.ExitStack() as stack:
         log, queue = _open(stack, place, store, timeout if follow else 0.0)

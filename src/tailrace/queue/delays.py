@@ -104,7 +104,8 @@ class Scheduled(NamedTuple):
 
 
 def due_ms(delay: float | str | None, deliver_at: int | datetime | None, now_ms: int) -> int | None:
-    """When a message is due, in milliseconds since 1970; `None` if it is not delayed."""
+    """When a message is due, in milliseconds since 1970; `None` if it is not delayed. That is its
+    timestamp, by which it is kept, so it is never before now."""
     if delay is None and deliver_at is None:
         return None
     if delay is not None and deliver_at is not None:
@@ -138,7 +139,7 @@ def due_ms(delay: float | str | None, deliver_at: int | datetime | None, now_ms:
         raise ValueError(
             f"{name}: {due} milliseconds since 1970 are not before the year 10000: too late"
         )
-    return due
+    return max(due, now_ms)
 
 
 class Delays(Delivery):

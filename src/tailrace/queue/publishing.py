@@ -151,8 +151,9 @@ class Publishing:
 
         With a `delay`, or a time to `deliver_at` (milliseconds since 1970, or a datetime with a
         time zone), the message enters the queue then; what is returned is a `Delayed`, whose
-        `delay_id` cancels it. That time is its timestamp. `ttl` counts from now on, and has to end
-        later; the queue's `message_ttl` counts from that time on.
+        `delay_id` cancels it. That time is its timestamp; one that is over counts as now. `ttl`
+        counts from now on, and has to end later; the queue's `message_ttl` counts from that time
+        on.
 
         With a `producer` id and a `sequence` that rises, repeating it is harmless: the receipt of
         the first time comes back, also if the queue is full now. What is given besides is not
@@ -531,7 +532,7 @@ def expires_at(
             return None
         expiry = now_ms + ttl_ms
         said = repr(ttl) if isinstance(ttl, str) else f"{ttl:g} {_seconds(ttl)}"
-    if due is not None and expiry <= due:
+    if due is not None and due > now_ms and expiry <= due:
         rest = (due - now_ms) / 1000
         raise ConfigError(
             f"ttl: {said} from now on is over before it is due, in {rest:g} {_seconds(rest)}: "
