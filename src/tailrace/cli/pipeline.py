@@ -137,11 +137,13 @@ class _Runner:
         from tailrace.spark.pipelines.chains import make_between
         from tailrace.spark.pipelines.definition import definitions
         from tailrace.spark.pipelines.homes import Home
+        from tailrace.spark.pipelines.targets import check_places
 
         config = self._store.config
         with open_store(self._store, create=config is not None) as opened:
             make_between(opened, self._chosen, list(definitions(config).values()))
         for definition in self._chosen:
+            check_places(self._path, definition)
             home = Home(self._path, definition)
             self._stack.enter_context(home.held())
             if anew:

@@ -14,6 +14,8 @@ from tailrace.errors import Locked, TailraceError
 from tailrace.spark.pipelines.definition import Files, FileTable
 from tailrace.spark.pipelines.files import FileWriter
 from tailrace.spark.pipelines.homes import Home
+from tailrace.spark.pipelines.running import Run, check
+from tailrace.spark.pipelines.targets import check_places
 from tests.spark.pipelines.support import Place
 
 
@@ -205,3 +207,38 @@ def test_a_folder_that_looks_like_a_pattern(tmp_path: Path) -> None:
     paths = {name: each.path for name, each in found.items() if isinstance(each, FileTable)}
     escaped = r"a\{b,c\}\[d\]\*\?"
     assert paths == {**given, "one": f"{tmp_path}/{escaped}/t*.csv"}
+
+
+NOT_THERE: list[tuple[dict[str, Any], str]] = [
+    ({"to": {"path": "data/queue/queues/orders"}}, "to.path: .* is in the store itself"),
+    ({"to": {"path": "linked/x"}}, "to.path: .* is in the store itself"),
+    ({"to": {"path": "old"}}, "to.path: .*/old is an archive of a queue"),
+    ({"to": {"path": "old/date=2026-01-31"}}, "to.path: .*/old is an archive of a queue"),
+    ({"to": {"path": "file"}}, "to.path: .*/file is a file, not a folder"),
+    ({"to": {"path": "file/x"}}, "to.path: .*/file is a file, not a folder"),
+    ({"checkpoint": "file"}, "checkpoint: .*/file is a file, not a folder"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), NOT_THERE)
+def test_where_it_may_not_write(place: Place, given: dict[str, Any], said: str) -> None:
+    place.publish("events", b"1")
+    (place.folder / "linked").symlink_to(place.store / "queue")
+    (place.folder / "old/_tailrace").mkdir(parents=True)
+    (place.folder / "old/_tailrace/manifest.jsonl").touch()
+    (place.folder / "file").touch()
+    definition = place.define(sql="SELECT value FROM events", **given)
+    with pytest.raises(TailraceError, match=f"^pipeline 'p': {said}"):
+        check_places(str(place.store), definition)
+    with pytest.raises(TailraceError, match=said):
+        check(None, str(place.store), definition)  # type: ignore[arg-type]
+    with pytest.raises(TailraceError, match=said):
+        Run(None, str(place.store), definition).start()  # type: ignore[arg-type]
+
+
+def test_where_it_may_write(place: Place) -> None:
+    place.publish("events", b"1")
+    (place.folder / "lake").mkdir()
+    for path in ("lake", "lake/more", "new/one", "s3a://bucket/data"):
+        definition = place.define(sql="SELECT 1", to={"path": path}, checkpoint="lake/c")
+        check_places(str(place.store), definition)

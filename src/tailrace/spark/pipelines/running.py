@@ -25,6 +25,7 @@ from tailrace.spark.pipelines.files import FileWriter
 from tailrace.spark.pipelines.homes import Home, Made
 from tailrace.spark.pipelines.planning import Planner, letters_of
 from tailrace.spark.pipelines.status import Status, read_status, written_in
+from tailrace.spark.pipelines.targets import check_places
 from tailrace.spark.planning import Place
 from tailrace.spark.session import is_static
 from tailrace.spark.source import offset_of
@@ -85,6 +86,7 @@ def check(
 ) -> None:
     """Plan it, and start nothing. `TailraceError` says what is wrong. `coming` are queues that it
     may read although they are not there yet."""
+    check_places(path, definition)
     Planner(spark, path, definition, Place(path).queues(), coming=coming).plan()
 
 
@@ -124,6 +126,7 @@ class Run:
             self.fail(error)
 
     def _begin(self, keep_checkpoint: bool) -> None:
+        check_places(self._path, self.definition)
         if not keep_checkpoint:
             self.home.check()
         place = Place(self._path)
