@@ -137,11 +137,13 @@ class _Runner:
         from tailrace.spark.pipelines.chains import make_between
         from tailrace.spark.pipelines.definition import definitions
         from tailrace.spark.pipelines.homes import Home
+        from tailrace.spark.pipelines.targets import check_places
 
         config = self._store.config
         with open_store(self._store, create=config is not None) as opened:
             make_between(opened, self._chosen, list(definitions(config).values()))
         for definition in self._chosen:
+            check_places(self._path, definition)
             home = Home(self._path, definition)
             self._stack.enter_context(home.held())
             if anew:
@@ -171,14 +173,14 @@ class _Runner:
             try:
                 with stopping.allowed():
                     ours = signal.getsignal(signal.SIGINT)
-                    common = settings(self._chosen, conf)
+                    common, of_sql = settings(self._chosen, conf)
                     with _imported("tailrace.spark.pipelines.running"):
-                        spark = local_session(master, common, "pipelines")
+                        spark = local_session(master, common, "pipelines", of_sql)
                     _restore(ours)  # Spark's would cancel the jobs of a batch
                 from tailrace.spark.pipelines.running import Run, told_apart
 
                 def begin(definition: Definition) -> None:
-                    session = told_apart(spark, definition, conf, common)
+                    session = told_apart(spark, definition, conf, self._chosen)
                     runs.append(Run(session, self._path, definition, once=once))
                     runs[-1].start(keep_checkpoint=keep)
                     if not self._as_json:
@@ -448,13 +450,13 @@ def check(
     with quietly(), Stopping() as stopping:
         try:
             with stopping.allowed():
-                common = settings(chosen, conf)
-                spark = local_session(master, common, "pipelines")
+                common, of_sql = settings(chosen, conf)
+                spark = local_session(master, common, "pipelines", of_sql)
                 for definition in chosen:
                     said = None
                     try:
                         Home(path, definition).check()
-                        session = told_apart(spark, definition, conf, common)
+                        session = told_apart(spark, definition, conf, chosen)
                         check_one(session, path, definition, coming)
                     except TailraceError as error:
                         said, wrong = str(error), wrong + 1

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tailrace.config.schema import CONF, FILE_FORMATS, MESSAGE_FORMATS, OUTPUT_MODES
 from tailrace.errors import ConfigError, InvalidName
+from tailrace.kernel.layout import MAX_OFFSET
 from tailrace.queue.names import check_name
 from tailrace.units import parse_duration
 
@@ -28,6 +29,8 @@ def parse_start(given: int | str) -> int | str | datetime:
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 0:
             raise ConfigError(f"an offset is 0 or above, not {given}")
+        if given > MAX_OFFSET:
+            raise ConfigError(f"an offset is {MAX_OFFSET} at most, not {given}")
         return given
     if given in _WORDS:
         return given
@@ -73,9 +76,11 @@ def problems_of_pipeline(entry: Mapping[str, Any]) -> Found:
             yield from _table(f"tables.{name}.", table)
     if entry.get("dead_letters") and entry.get("format", "raw") == "raw":
         yield "dead_letters", "every value is as good as another with format raw; remove it"
-    elif entry.get("dead_letters", "") == entry.get("from"):
+    elif not entry.get("dead_letters"):
+        return
+    elif entry["dead_letters"] == entry.get("from"):
         yield "dead_letters", "it would read what it has refused, for ever; name another queue"
-    elif entry.get("dead_letters", "") == entry.get("to"):
+    elif entry["dead_letters"] == entry.get("to"):
         yield "dead_letters", "it is where the rows go; name another queue"
 
 
@@ -158,6 +163,8 @@ def _target(entry: Mapping[str, Any]) -> Found:
     to, mode = entry.get("to"), entry.get("output_mode", "append")
     if isinstance(to, Mapping):
         yield from _one_of("to.format", to, FILE_FORMATS)
+        if not to.get("path", "x").strip():
+            yield "to.path", "it is empty; name a folder for the files"
     if isinstance(to, str):
         yield from _named("to", "queue", entry)
         if to == entry.get("from"):

@@ -28,7 +28,7 @@ from tailrace.spark.interpreter import script_in
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["end_jvm", "local_session", "processors"]
+__all__ = ["end_jvm", "is_static", "local_session", "processors"]
 
 _PYTHONS: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 _OLDEST_JAVA: Final = 17
@@ -55,14 +55,18 @@ _jvm: subprocess.Popen[bytes] | None = None  # that `local_session` has started
 
 
 def local_session(
-    master: str | None = None, conf: Mapping[str, str] | None = None, purpose: str = "tables"
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    purpose: str = "tables",
+    of_sql: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session with the settings that suit queues: no web page, times in UTC, few partitions after
     a shuffle, and nothing of Spark's log on the terminal (`TAILRACE_DEBUG=1` shows it).
 
     `master` is all cores of this machine (`local[*]`) unless it says otherwise; `conf` is added,
     and wins. If this process has a session already, that is the one. Sessions of one `purpose` load
-    about the same classes.
+    about the same classes. Of `of_sql`, settings of Spark SQL, it has those that no session can
+    change later.
     """
     try:
         from pyspark import SparkContext
@@ -80,7 +84,17 @@ def local_session(
         script = script_in(folder)
     with _python(script, settings):
         _start_jvm(settings, purpose)
+        settings |= {name: value for name, value in (of_sql or {}).items() if is_static(name)}
         return builder.config(map=settings).getOrCreate()
+
+
+def is_static(name: str) -> bool:
+    """Is it a setting of Spark SQL that no session can change? For a process with a JVM."""
+    from pyspark import SparkContext
+
+    found: Any = SparkContext._jvm.org.apache.spark.sql.internal  # type: ignore[union-attr]
+    found.StaticSQLConf.WAREHOUSE_PATH()  # some are known from when that is loaded
+    return bool(found.SQLConf.isStaticConfigKey(name))
 
 
 @contextlib.contextmanager

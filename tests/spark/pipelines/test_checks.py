@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import pytest
 from tailrace.errors import ConfigError, Locked, TailraceError
 from tailrace.spark.pipelines.homes import Home
 from tailrace.spark.pipelines.running import Run, check, told_apart
-from tailrace.spark.pipelines.status import lag_of, read_status
+from tailrace.spark.pipelines.status import Status, lag_of, read_status
 from tests.spark.pipelines.support import Place, forget_last_commit
 
 SCHEMA = {"format": "json", "schema": "id long, at timestamp"}
@@ -55,6 +56,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a partition": (
         {"sql": "SELECT value FROM events", "to": {"path": "x", "partition_by": ["day"]}},
         "to.partition_by: there is no column 'day'; there are value",
+    ),
+    "no file": (
+        {"sql": "SELECT struct(key) AS s FROM events", "to": {"path": "x", "format": "csv"}},
+        "to.format: the column 's' is struct<key:binary>, which is not in a file of CSV",
+    ),
+    "no type": (
+        {"sql": "SELECT key, null AS n FROM events", "to": {"path": "x", "format": "csv"}},
+        "to.format: the column 'n' is void, which is not in a file of CSV",
     ),
 }
 
@@ -182,6 +191,27 @@ def test_the_status(spark: Any, place: Place) -> None:
     assert (status.state, status.rows_in, status.rows_out, status.batch) == ("stopped", 2, 2, 0)
     assert lag_of(str(place.store), status.offsets) == {"events": 1}
     assert status.rate > 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", "5", "null", '{"name": "p", "offsets": null}', '{"name": 5}'),
+        *('{"name": "p", "offsets": {"a": "1"}}', '{"name": "p", "rate": "1"}'),
+        *('{"name": "p", "batch_at": null}', '{"name": "p", "offsets": []}'),
+    ],
+)
+def test_a_status_of_another_shape(place: Place, text: str) -> None:
+    """It is as good as none."""
+    place.publish("events", b"1")
+    home = Home(str(place.store), place.define(sql="SELECT value FROM events"))
+    with home.held():
+        Path(home.status).write_text(text)
+        assert read_status(home) is None
+        Status("p", batch=3, rows_out=None, offsets={"events": 1}).write(home.status)
+        found = read_status(home)
+    assert found is not None
+    assert (found.batch, found.rows_out, found.offsets) == (3, None, {"events": 1})
 
 
 def test_the_status_after_a_run_with_nothing_to_do(spark: Any, place: Place) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import threading
@@ -14,6 +16,8 @@ from tailrace.errors import Locked, TailraceError
 from tailrace.spark.pipelines.definition import Files, FileTable
 from tailrace.spark.pipelines.files import FileWriter
 from tailrace.spark.pipelines.homes import Home
+from tailrace.spark.pipelines.running import Run, check
+from tailrace.spark.pipelines.targets import check_places
 from tests.spark.pipelines.support import Place
 
 
@@ -170,6 +174,90 @@ def test_files_of_the_run_before(place: Place, *, is_moved: bool) -> None:
     assert found == ["december again", "november"]
 
 
+class Watched(Frame):
+    """Looks below the target while a batch is written."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__("half")
+        self._target = Path(target)
+        self.seen: list[str] = []
+        self.place = ""
+
+    def save(self, path: str) -> None:
+        super().save(path)
+        self.place = path.removeprefix("file://")
+        self.seen = [str(found) for found in self._target.rglob("*.json")]
+
+
+def test_patterns_do_not_find_half_a_batch(place: Place) -> None:
+    to = Files(str(place.folder / "target"), "json")
+    home = home_of(place, to={"path": to.path, "format": "json"})
+    left = Path(to.path) / "_p-0.tmp"  # of an attempt that had no better place
+    left.mkdir(parents=True)
+    (left / "part-0.json").touch()
+    frame = Watched(to.path)
+    writer: Any = FileWriter(to, home.files, "p")
+    writer(frame, 0)
+    assert frame.seen == []
+    assert os.path.dirname(frame.place) == home.files
+    assert os.listdir(to.path) == ["part-p-000000-0000.json"]
+    assert os.listdir(home.files) == ["moving.json"]
+
+
+def test_a_target_on_another_file_system(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renames are all that is atomic: so it is staged there."""
+    to = Files(str(place.folder / "target"), "json")
+    home = home_of(place, to={"path": to.path, "format": "json"})
+    rename = os.rename
+
+    def within(source: str, target: str) -> None:
+        if source.startswith(home.files) and target.startswith(to.path):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", within)
+    frame = Watched(to.path)
+    writer: Any = FileWriter(to, home.files, "p")
+    for batch in range(2):
+        writer(frame, batch)
+        assert os.path.dirname(frame.place) == to.path
+    found = sorted(os.listdir(to.path))
+    assert found == ["part-p-000000-0000.json", "part-p-000001-0000.json"]
+    assert os.listdir(home.files) == ["moving.json"]
+
+
+@pytest.mark.parametrize("kill", range(1, 7))
+def test_files_of_an_attempt_that_was_cut_short(
+    place: Place, monkeypatch: pytest.MonkeyPatch, kill: int
+) -> None:
+    """At each rename and each removal: the next attempt has each row once, and nothing is left."""
+    to = Files(str(place.folder / "target"), "json")
+    home = home_of(place, to={"path": to.path, "format": "json"})
+    count = 0
+
+    def dying(call: Any) -> Any:
+        def wrapped(*given: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count >= kill:
+                raise KeyboardInterrupt
+            return call(*given, **options)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for name in ("rename", "replace", "unlink", "rmdir"):
+            patch.setattr(os, name, dying(getattr(os, name)))
+        writer: Any = FileWriter(to, home.files, "p")
+        with contextlib.suppress(KeyboardInterrupt):
+            writer(Frame("first"), 0)
+    writer = FileWriter(to, home.files, "p")
+    writer(Frame("second"), 0)
+    [found] = Path(to.path).iterdir()
+    assert found.read_text() == "second"
+    assert os.listdir(home.files) == ["moving.json"]
+
+
 def parquet_of(count: int) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -205,3 +293,38 @@ def test_a_folder_that_looks_like_a_pattern(tmp_path: Path) -> None:
     paths = {name: each.path for name, each in found.items() if isinstance(each, FileTable)}
     escaped = r"a\{b,c\}\[d\]\*\?"
     assert paths == {**given, "one": f"{tmp_path}/{escaped}/t*.csv"}
+
+
+NOT_THERE: list[tuple[dict[str, Any], str]] = [
+    ({"to": {"path": "data/queue/queues/orders"}}, "to.path: .* is in the store itself"),
+    ({"to": {"path": "linked/x"}}, "to.path: .* is in the store itself"),
+    ({"to": {"path": "old"}}, "to.path: .*/old is an archive of a queue"),
+    ({"to": {"path": "old/date=2026-01-31"}}, "to.path: .*/old is an archive of a queue"),
+    ({"to": {"path": "file"}}, "to.path: .*/file is a file, not a folder"),
+    ({"to": {"path": "file/x"}}, "to.path: .*/file is a file, not a folder"),
+    ({"checkpoint": "file"}, "checkpoint: .*/file is a file, not a folder"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), NOT_THERE)
+def test_where_it_may_not_write(place: Place, given: dict[str, Any], said: str) -> None:
+    place.publish("events", b"1")
+    (place.folder / "linked").symlink_to(place.store / "queue")
+    (place.folder / "old/_tailrace").mkdir(parents=True)
+    (place.folder / "old/_tailrace/manifest.jsonl").touch()
+    (place.folder / "file").touch()
+    definition = place.define(sql="SELECT value FROM events", **given)
+    with pytest.raises(TailraceError, match=f"^pipeline 'p': {said}"):
+        check_places(str(place.store), definition)
+    with pytest.raises(TailraceError, match=said):
+        check(None, str(place.store), definition)  # type: ignore[arg-type]
+    with pytest.raises(TailraceError, match=said):
+        Run(None, str(place.store), definition).start()  # type: ignore[arg-type]
+
+
+def test_where_it_may_write(place: Place) -> None:
+    place.publish("events", b"1")
+    (place.folder / "lake").mkdir()
+    for path in ("lake", "lake/more", "new/one", "s3a://bucket/data"):
+        definition = place.define(sql="SELECT 1", to={"path": path}, checkpoint="lake/c")
+        check_places(str(place.store), definition)

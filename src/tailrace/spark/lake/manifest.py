@@ -44,6 +44,7 @@ __all__ = [
     "Step",
     "Writing",
     "document_of",
+    "is_archive",
     "side_of",
     "step_of",
 ]
@@ -253,6 +254,11 @@ class Writing:
 def side_of(folder: str) -> str:
     """Where an archive has what is no row."""
     return os.path.join(folder, _SIDE)
+
+
+def is_archive(folder: str) -> bool:
+    """Has anything been archived there?"""
+    return os.path.exists(os.path.join(side_of(folder), _NAME))
 
 
 def _parse(data: bytes, path: str) -> tuple[list[dict[str, Any]], int]:

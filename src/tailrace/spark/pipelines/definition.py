@@ -15,6 +15,7 @@ from tailrace.errors import ConfigError
 from tailrace.units import parse_duration
 
 __all__ = [
+    "OF_SQL",
     "Definition",
     "FileTable",
     "Files",
@@ -25,6 +26,7 @@ __all__ = [
     "settings",
 ]
 
+OF_SQL = "spark.sql."  # which the names of its settings begin with
 _PATTERN = re.compile(r"[\\{}\[\]*?]")  # what means something in a pattern of Spark's
 _ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
@@ -239,10 +241,15 @@ def _watermark(entry: WatermarkEntry | None) -> Watermark | None:
     return Watermark(entry.column, parse_duration(entry.delay, "delay"))
 
 
-def settings(chosen: list[Definition], given: Mapping[str, str]) -> dict[str, str]:
-    """Settings for a session in which these pipelines run: theirs, and those that were given, which
-    win."""
-    found: dict[str, str] = {}
+def settings(
+    chosen: Iterable[Definition], given: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Settings that Spark is started with, for these pipelines: theirs, and those that were given,
+    which win. And theirs of Spark SQL that were not given: most of them each session has for
+    itself, which only Spark knows."""
+    theirs: dict[str, str] = {}
     for definition in chosen:
-        found |= definition.conf
-    return {**found, **given}
+        theirs |= definition.conf
+    of_sql = {n: value for n, value in theirs.items() if n.startswith(OF_SQL) and n not in given}
+    others = {n: value for n, value in theirs.items() if not n.startswith(OF_SQL)}
+    return {**others, **given}, of_sql

@@ -5,11 +5,16 @@ knows which files those are. So Spark writes each batch into a folder that nobod
 files get their names in the target, by renames, after these names were written down. A batch that
 comes again removes what is there under the names of its first attempt. Of a batch without rows
 Spark writes a file all the same, which stays behind.
+
+That folder is the pipeline's own, since a pattern like `**/*.parquet` finds whatever is below the
+target. Where nothing can be renamed from there, to another file system, it is in the target, under
+a name that Spark and Arrow pass over.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -34,6 +39,7 @@ class FileWriter:
     def __init__(self, to: Files, scratch: str, owner: str) -> None:
         """`scratch` is ours, and on the file system of the target if that can be; `owner` is in
         the names of the files."""
+        self._is_beside: bool | None = None  # is the scratch there? Unknown until it is tried
         self._to = to
         self._scratch = scratch
         self._owner = owner
@@ -44,9 +50,11 @@ class FileWriter:
         os.makedirs(self._scratch, exist_ok=True)
         note = os.path.join(self._scratch, "moving.json")
         self._undo(note, batch)
-        # Not seen by those who read the target: Spark and Arrow pass over such names.
-        staged = os.path.join(self._to.path, f"_{self._owner}-{batch}.tmp")
-        shutil.rmtree(staged, ignore_errors=True)
+        name = f"_{self._owner}-{batch}.tmp"
+        places = [os.path.join(folder, name) for folder in (self._scratch, self._to.path)]
+        for place in places:  # an earlier attempt may have had the other one
+            shutil.rmtree(place, ignore_errors=True)
+        staged = places[0] if self._can_rename() else places[1]
         try:
             writer = frame.write.format(self._to.format).partitionBy(*self._to.partition_by)
             if self._to.format == "csv":
@@ -64,6 +72,27 @@ class FileWriter:
                 self._fs.sync_dir(folder)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
+
+    def _can_rename(self) -> bool:
+        """From the scratch to the target. Numbers of devices do not tell: one may be mounted
+        twice, and nothing is renamed from the one place to the other."""
+        if self._is_beside is None:
+            tried = os.path.join(self._scratch, "tried")
+            target = os.path.join(self._to.path, f"_{self._owner}.tmp")
+            try:
+                with open(tried, "wb"):
+                    pass
+                os.rename(tried, target)
+                self._is_beside = True
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                self._is_beside = False
+            finally:
+                for path in (tried, target):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
+        return self._is_beside
 
     def _undo(self, note: str, batch: int) -> None:
         """What an earlier attempt of this batch has left. One of the same number under another

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Planner", "letters_of", "messages"]
 
 _KINDS: Final = {**COLUMNS, "headers": HEADERS_AS["array"]}
+_NOT_IN_CSV: Final = ("array", "interval", "map", "struct", "variant", "void")
 _NEEDED_OF_BAD: Final = ("key", "value", "topic", "offset", "headers", "message_id")
 
 
@@ -315,6 +316,12 @@ def _for_files(frame: DataFrame, to: Files) -> DataFrame:
             )
     if len(to.partition_by) == len(frame.columns):
         raise ConfigError("to.partition_by: no column would be left for the files")
+    for field in frame.schema.fields if to.format == "csv" else ():
+        if field.dataType.typeName() in _NOT_IN_CSV:
+            raise ConfigError(
+                f"to.format: the column {field.name!r} is {field.dataType.simpleString()}, which "
+                "is not in a file of CSV; write parquet or json, or its parts as columns"
+            )
     return frame
 
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,12 +20,14 @@ from tailrace.errors import TailraceError
 from tailrace.log.fs import NO_SPACE
 from tailrace.queue.store import Store
 from tailrace.spark.checkpoints import is_local, use_local_checkpoints
-from tailrace.spark.pipelines.definition import Definition, Files
+from tailrace.spark.pipelines.definition import OF_SQL, Definition, Files
 from tailrace.spark.pipelines.files import FileWriter
 from tailrace.spark.pipelines.homes import Home, Made
 from tailrace.spark.pipelines.planning import Planner, letters_of
 from tailrace.spark.pipelines.status import Status, read_status, written_in
+from tailrace.spark.pipelines.targets import check_places
 from tailrace.spark.planning import Place
+from tailrace.spark.session import is_static
 from tailrace.spark.source import offset_of
 from tailrace.spark.statements import describe
 
@@ -46,21 +48,37 @@ def told_apart(
     spark: SparkSession,
     definition: Definition,
     given: Mapping[str, str],
-    common: Mapping[str, str] | None = None,
+    beside: Iterable[Definition] = (),
 ) -> Any:
-    """A session for one pipeline: its views and settings are nobody else's. `common` are the
-    settings that Spark was started with."""
+    """A session for one pipeline: its views and settings are nobody else's. Spark was started with
+    what no session can change, for those `beside` it as well, so they have to agree in that."""
+    from pyspark.errors import PySparkException
+
     session = spark.newSession()
-    wanted = {**definition.conf, **given}
-    for name, value in wanted.items():
-        if session.conf.isModifiable(name):
-            session.conf.set(name, value)
-        elif (wanted if common is None else common).get(name) != value:
-            raise TailraceError(
-                f"pipeline {definition.name!r}: conf: {name} cannot be another than that of the "
-                "pipelines beside it; run it in a process of its own"
-            )
+    # Types are parsed by the settings of the active one.
+    spark._jvm.SparkSession.setActiveSession(session._jsparkSession)  # type: ignore[union-attr]
+    for name, value in {**definition.conf, **given}.items():
+        if _is_changeable(session, name):
+            try:
+                session.conf.set(name, value)
+            except PySparkException as error:
+                said = f"pipeline {definition.name!r}: conf: {name}: {describe(error)}"
+                raise TailraceError(said) from error
+            continue
+        for other in beside if name not in given else ():
+            if other.conf.get(name, value) != value:
+                raise TailraceError(
+                    f"pipeline {definition.name!r}: conf: {name} is {value}, and pipeline "
+                    f"{other.name!r} has {other.conf[name]}, where a process has one for all; let "
+                    "them agree, or run each in a process of its own"
+                )
     return session
+
+
+def _is_changeable(session: Any, name: str) -> bool:
+    """By a session, for itself."""
+    is_known = session.conf.isModifiable(name)
+    return is_known or (name.startswith(OF_SQL) and not is_static(name))
 
 
 def check(
@@ -68,6 +86,7 @@ def check(
 ) -> None:
     """Plan it, and start nothing. `TailraceError` says what is wrong. `coming` are queues that it
     may read although they are not there yet."""
+    check_places(path, definition)
     Planner(spark, path, definition, Place(path).queues(), coming=coming).plan()
 
 
@@ -107,6 +126,7 @@ class Run:
             self.fail(error)
 
     def _begin(self, keep_checkpoint: bool) -> None:
+        check_places(self._path, self.definition)
         if not keep_checkpoint:
             self.home.check()
         place = Place(self._path)

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from types import NoneType
 from typing import Any, Final
 
 from tailrace.spark.pipelines.homes import Home
@@ -29,6 +30,15 @@ _OF_CHECKPOINT: Final = (
     "watermark",
     "offsets",
 )
+
+_TYPES: Final[dict[str, tuple[type, ...]]] = {  # as the fields below say it
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "str | None": (str, NoneType),
+    "int | None": (int, NoneType),
+    "dict[str, int]": (dict,),
+}
 
 
 @dataclass
@@ -116,17 +126,26 @@ def written_in(progress: Mapping[str, Any]) -> int | None:
 
 
 def read_status(home: Home) -> Status | None:
-    """Of the last run; `None` if there was none."""
+    """Of the last run; `None` if there was none, or it does not look like one."""
     try:
         with open(home.status, encoding="utf-8") as file:
             found = json.load(file)
-    except (OSError, ValueError):
+        known = {each.name for each in fields(Status)}
+        status = Status(**{name: value for name, value in found.items() if name in known})
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
-    known = {each.name for each in fields(Status)}
-    status = Status(**{name: value for name, value in found.items() if name in known})
+    if not _is_sound(status):
+        return None
     if status.state in ("starting", "running") and not home.is_held:
         status.state = "unknown"
     return status
+
+
+def _is_sound(status: Status) -> bool:
+    values = vars(status)
+    if not all(isinstance(values[each.name], _TYPES[str(each.type)]) for each in fields(status)):
+        return False
+    return all(isinstance(offset, int) for offset in status.offsets.values())
 
 
 def lag_of(store: str, offsets: Mapping[str, int]) -> dict[str, int]:
