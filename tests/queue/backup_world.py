@@ -192,6 +192,15 @@ class World:
         fs = FaultyFileSystem(self.machine.disk, go_on)
         return backup(fs, "data/queue", path, self.machine.clock)
 
+    def back_up_and_check(self) -> None:
+        for number in range(2):
+            for _ in range(self.random.randint(0, 40)):
+                self.step()
+            before = self.snapshot()
+            self.back_up(f"backup{number}", often=self.random.choice([0.02, 0.1, 0.5]))
+            self.restore(f"backup{number}", f"restored{number}")
+            self.check(f"restored{number}", before)
+
     def check(self, path: str, before: Snapshot) -> None:
         """A store that was restored has all that was there `before` the backup."""
         report = verify_store(self.machine.disk, f"{path}/queue")

@@ -54,13 +54,7 @@ def test_whatever_happens_meanwhile(
 ) -> None:
     with Machine(seed) as machine:
         world = World(machine, seed, flush)
-        for number in range(2):
-            for _ in range(world.random.randint(0, 40)):
-                world.step()
-            before = world.snapshot()
-            world.back_up(f"backup{number}", often=world.random.choice([0.02, 0.1, 0.5]))
-            world.restore(f"backup{number}", f"restored{number}")
-            world.check(f"restored{number}", before)
+        world.back_up_and_check()
         world.close()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 

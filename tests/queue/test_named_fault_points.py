@@ -49,7 +49,7 @@ _KINDS = [
 
 FAULT_POINTS = """
 list: store backup config delayed exported group groups queue queues restored runs side trash
-lock: alive backup lock lock.next members open restored schedule.open
+lock: alive backup lock lock.backup lock.next members open restored schedule.open
 make_dirs: .tailrace backup config delayed exported group restored schedule side trash
 map: board
 open: archive backup backup.json bell deleted deleted.tmp exported.json exported.json.tmp ops.log
@@ -65,7 +65,7 @@ rename: backup deleted exported.json group ops.log pel.json queues.json restored
 rename: schedule.json state.json trash
 size: backup exported.json ops.log pel.json pel.json.tmp queues.json state.json
 size: state.json.tmp
-stat: backup backup.json config deleted group log.json ops.log ops.log.tmp pel.json
+stat: backup backup.json config deleted group lock.backup log.json ops.log ops.log.tmp pel.json
 stat: pel.json.tmp queue queues queues.json reserve restored schedule state.json state.json.tmp
 stat: store watermark
 sync: backup deleted.tmp exported.json.tmp ops.log ops.log.tmp pel.json.tmp

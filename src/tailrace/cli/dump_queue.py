@@ -41,6 +41,7 @@ _MARKS: Final = {
     "deleted": "the queue's incarnation, when it is about to be deleted",
     "lock": "a lock; whoever has it may change something",
     "lock.archive": "a lock; whoever has it changes what the queue knows of its archive",
+    "lock.backup": "a lock; whoever makes a backup of the store shares it",
     "lock.dropped": "a lock; whoever has it drops messages that are no group's, and counts them",
     "lock.next": "a lock; whoever has it is the next to get the turn",
     "lock.upkeep": "a lock; whoever has it deletes in the background what queues do without",

@@ -24,6 +24,11 @@ is delivered.)
     C   the logs        what has come since A; of each queue first what is delayed, with its lock,
                         which is kept until the queue's log is copied
 
+For what is done again to be there once, the log has to know of it still. What it may forget a group
+tells it with each step: what is settled for good. That is true of the group as it is, and not of
+its copy, which is older. So from before B until C is done a lock says that a backup is under way
+(`backup_lock`), and meanwhile no group tells more than before: that much is settled in its copy.
+
 There is one arrow back: a log forgets what all its groups have settled (retention). A message that
 is pending in the copy of a group, and that C does not find any more, would be nowhere: perhaps it
 was rejected after the dead letters were copied. So the copy keeps what A has copied, and its start;
@@ -60,6 +65,7 @@ from tailrace.queue.backup_files import (
     put,
     staged,
 )
+from tailrace.queue.backup_lock import under_way
 from tailrace.queue.backup_log import Links, LogCopy
 from tailrace.queue.backup_tree import REGISTRY, Tree, look_around, read_group
 from tailrace.queue.clock import Clock
@@ -200,22 +206,26 @@ class _Backup:
 
     def run(self) -> None:
         self._copy_logs(self._read_registry(), is_first=True)
-        for _ in range(_ROUNDS):
-            before = self._read_registry()
-            self._copy_states(before)
-            meanwhile = self._read_registry()
-            if self._copy_logs(meanwhile):
-                break
-        else:
-            raise NotWritten(
-                f"{self._root}: segments are deleted faster than they can be copied. Try again, "
-                "or let retention keep more meanwhile"
-            )
+        with under_way(self._fs, self._layout.side):
+            before, meanwhile = self._copy_rounds()
         kept = self._choose(before, meanwhile, self._read_registry())
         self._write_registry(meanwhile, kept)
         for log in self._logs.values():
             log.finish()
         self.queues = [self._describe(folder, settings) for folder, settings in kept.items()]
+
+    def _copy_rounds(self) -> tuple[_Queues, _Queues]:
+        """B and C, as often as it takes; the registry before each."""
+        for _ in range(_ROUNDS):
+            before = self._read_registry()
+            self._copy_states(before)
+            meanwhile = self._read_registry()
+            if self._copy_logs(meanwhile):
+                return before, meanwhile
+        raise NotWritten(
+            f"{self._root}: segments are deleted faster than they can be copied. Try again, or let "
+            "retention keep more meanwhile"
+        )
 
     # --- parts ------------------------------------------------------------------------------
 

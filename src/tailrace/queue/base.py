@@ -402,6 +402,7 @@ class LogQueue(Roomy):
             check=self._check_there,
             make_room=store.reserve.helps,
             note_dropped=store.tidy_soon,
+            may_forget=store.backups.are_over,
         )
 
     def tidy(self) -> None:

@@ -104,17 +104,23 @@ class Burying(Group[Ledger]):
     def _account(self) -> Account:
         """What is settled counts when that is durable: the journal is written before the state
         changes, so what the state says was durable when that place of the journal was. To look
-        there once, when one comes by, is enough."""
+        there once, when one comes by, is enough.
+
+        While a backup is under way nothing more counts as settled: it copies the group before the
+        logs, and what the copy of the group does again, those have to know. What was told before
+        the backup began, the group's copy has."""
         name = f"{self.id}\0{self._uid}\0{self.state.resets}"
-        settled = self.state.committed
-        if self.files.is_durable:
-            if name != self._noted.name:
-                self._noted = self._for_good = Account(name, 0)
-            if self._journal.is_durable(self._noted_at):
-                self._for_good = self._noted
-                self._noted, self._noted_at = Account(name, settled), self._journal.mark
-            settled = self._for_good.settled
-        return Account(name, settled)
+        if name != self._for_good.name:
+            self._noted = self._for_good = Account(name, 0)
+        now = Account(name, self.state.committed)
+        if not self.files.is_durable:
+            self._noted = now
+        elif not self._journal.is_durable(self._noted_at):
+            return self._for_good
+        if self._noted.settled <= self._for_good.settled or self.files.may_forget():
+            self._for_good = self._noted
+            self._noted, self._noted_at = now, self._journal.mark
+        return self._for_good
 
     # --- without the turn, and without any lock ---------------------------------------------
 

@@ -77,6 +77,7 @@ class GroupFiles(NamedTuple):
     make_room: Callable[[Exception], bool] = lambda _: False  # after an error; worth another try?
     create: bool = True  # else it is `Gone`, if it is not there
     note_dropped: Callable[[], object] = lambda: None  # somebody is to tidy; called by a collector
+    may_forget: Callable[[], bool] = lambda: True  # what is settled: no backup is under way
 
     def member_info(self, handle: str) -> dict[str, Any]:
         """What is told of a consumer of this process, who comes now."""

@@ -20,6 +20,7 @@ from tailrace.queue import dead_letters, delays, deletion
 from tailrace.queue.addresses import default_binding
 from tailrace.queue.alarm import Alarm
 from tailrace.queue.backing import BackedUp
+from tailrace.queue.backup_lock import Backups
 from tailrace.queue.by_topic import PublishingByTopic
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.clock import Clock, SystemClock
@@ -92,6 +93,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._closed = False
         self._closing: threading.Thread | None = None
         self.reserve = Reserve(self.fs, self.layout.side)
+        self.backups = Backups(self.fs, self.layout.side)
         self.registry = self.reserve.in_need(Registry(self.fs, self.layout.root).open)
         self._is_inherited = False
         self._presence = self._new_presence()
@@ -108,6 +110,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
                 self._start_afresh()
             self._presence.acquire(shared=True)
             self.reserve.have()
+            self.backups.have()
         except BaseException:
             self._presence.close()
             self.registry.close()
@@ -148,6 +151,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._caretaker = self._pump = self._closing = None
         self._employed = []
         self.alarm.disown()
+        self.backups.disown()
         self.handles.disown()
         for queue in self._queues.values():
             queue.disown()
@@ -542,7 +546,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         self._sweeper.stop()
         if caretaker is not None:
             caretaker.stop()
-        ours = self.alarm.close, self._presence.close, self.registry.close
+        ours = self.alarm.close, self.backups.close, self._presence.close, self.registry.close
         close_all([*(queue.close for queue in queues), *ours])
 
     def __enter__(self) -> Store:
