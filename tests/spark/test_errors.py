@@ -127,6 +127,8 @@ def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
         ({"endingTimestamp": "²"}, "endingTimestamp: expected milliseconds since 1970 or a time"),
         ({"endingTimestamp": "2026-01-31T12:00"}, "has no time zone; write 2026-01-31T12:00:00Z"),
         ({"startingTimestamp": "2026-01-31"}, "has no time zone; write 2026-01-31T00:00:00Z for"),
+        ({"startingTimestamp": "20240101"}, "write a date as 2024-01-01T00:00:00Z, and millis"),
+        ({"endingTimestamp": "20240101"}, "endingTimestamp: '20240101' may be a date or millis"),
         ({"exactTimestamps": "yes"}, "exactTimestamps: expected true or false, got 'yes'"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: expected a whole number above 0"),
         ({"maxOffsetsPerTrigger": "-1"}, "maxOffsetsPerTrigger: expected a whole number above 0"),
@@ -225,5 +227,8 @@ def test_the_builder_refuses_at_once(data: Path) -> None:
         found.until(datetime(2026, 1, 31))  # noqa: DTZ001  that is the mistake
     with pytest.raises(TailraceError, match=r"since: .* has no time zone"):
         found.since("2026-01-31T12:00:00")
+    for word in (found.since, found.until):
+        with pytest.raises(TailraceError, match=r"'20240101' may be .* a date as 2024-01-01"):
+            word("20240101")
     with pytest.raises(TypeError, match="since takes a time, or how long ago, not True"):
         found.since(True)

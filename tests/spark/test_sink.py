@@ -29,6 +29,7 @@ pyspark = pytest.importorskip("pyspark")
 
 from pyspark.sql import types as t  # noqa: E402
 
+from tailrace.spark import sink  # noqa: E402
 from tailrace.spark.options import SinkOptions  # noqa: E402
 from tailrace.spark.sink import BatchWriter, StreamWriter, Transaction  # noqa: E402
 
@@ -305,6 +306,85 @@ def test_a_twin_has_published_and_cleared_up(path: str) -> None:
     one.commit(tasks[:1])
     two.commit(tasks[1:])
     assert len(values(path)) == 2
+
+
+@pytest.mark.parametrize("when", ["first", "later", "last", "pack"])
+def test_a_twin_clears_up_meanwhile(path: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It removes the folder in which another driver of the same transaction is writing."""
+    one, two = (writer(path, VALUE, queue="q", txnId="once") for _ in range(2))
+    done = one.write(iter([batch(VALUE, rows("a", 2))]))
+    pack = sink.pack_staged
+
+    def late(*given: Any) -> Any:
+        monkeypatch.undo()
+        one.commit([done])
+        return pack(*given)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        if when == "first":  # its folder is there, but no file
+            yield batch(VALUE, [])
+            one.commit([done])
+        yield batch(VALUE, rows("a", 1))
+        if when == "later":
+            one.commit([done])
+            yield batch(VALUE, rows("b", 1_000))
+        elif when == "last":
+            one.commit([done])
+
+    tasks = [two.write(batches()), two.write(iter([batch(VALUE, rows("a", 1))]))]
+    if when == "pack":
+        monkeypatch.setattr(sink, "pack_staged", late)
+    two.commit(tasks)
+    assert len(values(path)) == 2
+    assert not staged(path)
+
+
+def test_what_was_staged_is_removed_at_the_last_moment(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By nobody who has written it."""
+    once = writer(path, VALUE, queue="q")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(VALUE, rows("a", 1))
+        shutil.rmtree(next(Path(path).rglob("staging")))
+
+    with pytest.raises(TailraceError, match="staging was removed meanwhile"):
+        once.write(batches())
+    tasks = [once.write(iter([batch(VALUE, rows("a", 1))])) for _ in range(2)]
+    pack = sink.pack_staged
+
+    def late(*given: Any) -> Any:
+        shutil.rmtree(next(Path(path).rglob("staging")))
+        return pack(*given)
+
+    monkeypatch.setattr(sink, "pack_staged", late)
+    with pytest.raises(TailraceError, match=r"\.seg was removed meanwhile"):
+        once.commit(tasks)
+    assert values(path) == []
+
+
+@pytest.mark.parametrize("rows_before", [0, 1, 2_000])
+def test_a_task_that_fails_leaves_nothing(path: str, rows_before: int) -> None:
+    """Of its own: others of its job have staged theirs."""
+    once = writer(path, VALUE, queue="q")
+    other = once.write(iter([batch(VALUE, rows("a", 2))]))
+    before = staged(path)
+    seen: list[Path] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(VALUE, rows("b", rows_before))
+        seen.extend(staged(path))
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        once.write(batches())
+    assert len(seen) - len(before) == {0: 0, 1: 1}.get(rows_before, len(seen) - 1)
+    assert staged(path) == before
+    once.abort([other])
+    with pytest.raises(RuntimeError, match="no"):
+        once.write(batches())
+    assert list(next(Path(path).rglob("staging")).iterdir()) == []
 
 
 def test_the_queues_own_lifetime(path: str) -> None:

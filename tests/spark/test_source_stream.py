@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -160,10 +161,62 @@ def test_progress_of_a_group(spark: Any, tmp_path: Path) -> None:
     options = {"queue": "s", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "8"}
     query = Query(spark, data, tmp_path / "checkpoint", **options, group="spark")
     assert query.run() == [8, 8, 4]
+    assert progress(data) == [("spark", 20, 0)]
     with open_store(data) as store:
-        [group] = store.stream("s").groups()
-    # Spark tells of a batch when the next one begins.
-    assert (group.id, group.committed, group.lag) == ("spark", 16, 4)
+        store.stream("s").delete_group("spark")
+    assert query.run() == []  # it says anew how far it is
+    assert progress(data) == [("spark", 20, 0)]
+
+
+@LIMITED
+def test_progress_of_a_query_that_goes_on(spark: Any, tmp_path: Path) -> None:
+    """Also when nothing comes any more."""
+    data = tmp_path / "data"
+    fill(data, "s", 5)
+    reader = spark.readStream.format("tailrace").option("startingOffsets", "earliest")
+    df = reader.load(str(data), queue="s", group="g")
+    writer = df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    query = writer.trigger(processingTime="100 milliseconds").start()
+    try:
+        wait_for(lambda: progress(data) == [("g", 5, 0)])
+        fill(data, "s", 3)
+        wait_for(lambda: progress(data) == [("g", 8, 0)])
+    finally:
+        query.stop()
+
+
+@LIMITED
+def test_a_batch_that_fails_is_no_progress(spark: Any, tmp_path: Path) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    data = tmp_path / "data"
+    fill(data, "s", 5)
+
+    def fails(_df: Any, batch: int) -> None:
+        if batch:
+            raise RuntimeError("no")
+
+    options = {"queue": "s", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "3"}
+    for _ in range(2):  # it is done again first of all
+        df = spark.readStream.format("tailrace").load(str(data), **options, group="g")
+        writer = df.writeStream.foreachBatch(fails)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        with pytest.raises(StreamingQueryException):
+            query.awaitTermination()
+        assert progress(data) == [("g", 3, 2)]
+
+
+def progress(path: Path) -> list[tuple[str, int, int]]:
+    with open_store(path) as store:
+        return [(group.id, group.committed, group.lag) for group in store.stream("s").groups()]
+
+
+def wait_for(condition: Any) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def test_a_query_of_any_version(spark: Any, tmp_path: Path) -> None:
@@ -368,7 +421,8 @@ def test_a_group_of_a_work_queue_is_refused_at_the_start(tmp_path: Path) -> None
 def test_progress_is_of_the_queue_that_was_read(tmp_path: Path) -> None:
     for name in "ab":
         fill(tmp_path, name, 5)
-    reader = stream_reader(tmp_path, subscribePattern=".*", startingOffsets="earliest", group="g")
+    options = {"subscribePattern": ".*", "startingOffsets": "earliest", "group": "g"}
+    reader = stream_reader(tmp_path, **options)
     end = reader.latestOffset(reader.initialOffset(), limit(4))
     reader.commit(end)
     with open_store(tmp_path) as store:
@@ -376,11 +430,30 @@ def test_progress_is_of_the_queue_that_was_read(tmp_path: Path) -> None:
         assert [store.stream(name).groups()[0].lag for name in "ab"] == [3, 3]
         store.delete("a")
         store.stream("a")
-    reader.commit(end)
+    stream_reader(tmp_path, **options).commit(end)
     with open_store(tmp_path) as store:
         assert store.stream("a").groups() == []
         store.delete("a")
-    reader.commit(end)
+    stream_reader(tmp_path, **options).commit(end)
+
+
+@LIMITED
+def test_what_spark_asks_tells_how_far_it_is(tmp_path: Path) -> None:
+    """Where a query begins is no progress."""
+    fill(tmp_path, "s", 5)
+    reader = stream_reader(tmp_path, queue="s", startingOffsets="earliest", group="g")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, limit(3))
+    assert progress(tmp_path) == []
+    reader.latestOffset(end, limit(3))
+    assert progress(tmp_path) == [("g", 3, 2)]
+    with open_store(tmp_path) as store:
+        store.stream("s").group("g").seek(1)
+    reader.latestOffset(end, limit(3))  # nothing is new: it is not written at every look
+    assert progress(tmp_path) == [("g", 1, 4)]
+    again = stream_reader(tmp_path, queue="s", group="g")
+    again.latestOffset(end, limit(3))  # with a checkpoint
+    assert progress(tmp_path) == [("g", 3, 2)]
 
 
 @LIMITED

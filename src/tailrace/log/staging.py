@@ -38,7 +38,8 @@ class Stage:
     """Writes batches of a transaction to new files, of a segment's size at most. Not thread-safe.
 
     `finish` returns what was written, when it is on the disk. If it is not called nothing comes of
-    it.
+    it. Others of the same transaction remove its folder when they are done, with all that is in it,
+    or when they are given up: whoever takes in finds what is missing.
     """
 
     def __init__(self, fs: FileSystem, folder: str, transaction: str, segment_bytes: int) -> None:
@@ -59,9 +60,8 @@ class Stage:
             self._end_file()
         if self._file is None:
             name = f"{self._transaction}/{secrets.token_hex(8)}.seg"
-            path = staging_path(self._folder, name)
-            self._file = self._fs.open(path, write=True, create=True)
             self._current = Piece(name, 0, 0, draft.max_timestamp)
+            self._file = self._create(staging_path(self._folder, name))
         current = self._current
         write_all(self._file, draft.place(current.records), current.size)
         self._current = Piece(
@@ -76,6 +76,14 @@ class Stage:
             size = self._current.size - self._unsent[0][1]
             self._file.part_with(size, self._unsent[0][1])
             self._sent, self._unsent = self._unsent, []
+
+    def _create(self, path: str) -> File:
+        while True:
+            try:
+                return self._fs.open(path, write=True, create=True)
+            except FileNotFoundError:
+                self._fs.list(staging_path(self._folder))  # raises if the log is gone, too
+                self._fs.make_dirs(os.path.dirname(path))
 
     def _part_with(self, batches: list[tuple[int, int]]) -> None:
         """What others read stays in memory instead, and so do the headers: whoever takes the file
@@ -99,7 +107,10 @@ class Stage:
     def finish(self) -> list[Piece]:
         if self._file is not None:
             self._end_file()
-        self._fs.sync_dir(staging_path(self._folder, self._transaction))
+        try:
+            self._fs.sync_dir(staging_path(self._folder, self._transaction))
+        except FileNotFoundError:
+            self._fs.list(staging_path(self._folder))
         return self._pieces
 
     def close(self) -> None:
@@ -107,6 +118,12 @@ class Stage:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def withdraw(self) -> None:
+        """Let go of it, and remove what was written."""
+        self.close()
+        written = [*self._pieces, self._current] if self._current.path else self._pieces
+        withdraw(self._fs, self._folder, self._transaction, written)
 
 
 def pack(fs: FileSystem, folder: str, pieces: Sequence[Piece], segment_bytes: int) -> list[Piece]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.errors import ConfigError
 from tailrace.queue.archived import archive_folder
 from tailrace.spark.columns import COLUMNS, HEADERS_AS
+from tailrace.spark.options import milliseconds
 from tailrace.spark.planning import Place
 from tailrace.units import parse_duration
 
@@ -49,12 +50,12 @@ class Table:
     def since(self, when: str | int | datetime) -> Table:
         """Only messages from then on: how long ago ("2h"), a time, or milliseconds since 1970,
         also as text."""
-        return self._with(startingTimestamp=_moment(when, "since"), exactTimestamps="true")
+        return self._with(startingTimestamp=_digits(when, "since"), exactTimestamps="true")
 
     def until(self, when: str | int | datetime) -> Table:
         """Only messages from before then, up to the first that is not: where times go back, older
         ones behind that are left out."""
-        return self._with(endingTimestamp=_moment(when, "until"), exactTimestamps="true")
+        return self._with(endingTimestamp=_digits(when, "until"), exactTimestamps="true")
 
     def offsets(self, first: int | None = None, last: int | None = None) -> Table:
         """Only those at `first <= offset < last`."""
@@ -123,6 +124,11 @@ def _text(key: str | bytes) -> str:
         ) from None
 
 
+def _digits(when: str | int | datetime, word: str) -> str:
+    """As an option, never of eight digits: those are refused there."""
+    return f"{_moment(when, word):09d}"
+
+
 def _moment(when: str | int | datetime, word: str) -> int:
     if isinstance(when, bool) or not isinstance(when, str | int | datetime):
         raise TypeError(f"{word} takes a time, or how long ago, not {when!r}")
@@ -130,8 +136,10 @@ def _moment(when: str | int | datetime, word: str) -> int:
         if when.tzinfo is None:
             raise ConfigError(f"{word}: {when} has no time zone")
         return round(when.timestamp() * 1000)
-    if isinstance(when, int) or re.fullmatch("-?[0-9]+", when):
-        return int(when)
+    if isinstance(when, int):
+        return when
+    if re.fullmatch("-?[0-9]+", when):
+        return milliseconds(when, word)
     try:
         return _moment(datetime.fromisoformat(when), word)
     except ValueError:

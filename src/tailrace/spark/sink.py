@@ -132,13 +132,17 @@ class _Writer:
             for name, stage in stages.items():
                 staged.pieces[name] = stage.finish()
                 staged.incarnations[name] = stage.queue.incarnation
-        except FileNotFoundError:
-            for name, stage in stages.items():
-                place.check_same(name, stage.queue.incarnation)
-            raise
-        finally:
+        except BaseException as error:
             for stage in stages.values():
-                stage.close()
+                with contextlib.suppress(OSError):  # it stays until it is old
+                    stage.withdraw()
+            if isinstance(error, FileNotFoundError):
+                for name, stage in stages.items():
+                    place.check_same(name, stage.queue.incarnation)
+                    path = staging_path(place.folder(name))
+                    if not os.path.exists(path):
+                        raise _removed(path) from error
+            raise
         return staged
 
     # --- in the driver ----------------------------------------------------------------------
@@ -212,7 +216,12 @@ def _take_in(
         queue.admit(queue.settings, _count(by_queue[queue.name]), block=False)  # may drop, so last
     for queue in due:
         pieces = by_queue[queue.name]
-        packed = pack_staged(queue.log, pieces)
+        try:
+            packed = pack_staged(queue.log, pieces)
+        except FileNotFoundError as error:  # since we have looked
+            if not is_adopted(queue.log, producer=producer, sequence=sequence):
+                raise _removed(error.filename) from error
+            continue
         adopt(queue.log, packed, producer=producer, sequence=sequence).wait()
         hooks.count("published", _count(pieces), queue.name)
 
@@ -442,5 +451,5 @@ class _Staging:
     def finish(self) -> list[Piece]:
         return self._stage.finish()
 
-    def close(self) -> None:
-        self._stage.close()
+    def withdraw(self) -> None:
+        self._stage.withdraw()

@@ -187,6 +187,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         super().__init__(options, projection)
         self._target: dict[str, list[Any]] | None = None  # of Trigger.AvailableNow
+        self._noted: dict[str, list[Any]] | None = None  # as the progress of the group
 
     def _chosen(self, place: Place) -> dict[str, QueueSettings]:
         found = super()._chosen(place)
@@ -208,6 +209,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
             with place.log(name, queue.incarnation) as log:
                 offset = 0 if log is None else first_of(log, name, options)
             found[name] = [offset, queue.incarnation]
+        self._noted = found  # nothing is done yet
         return found
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
@@ -227,6 +229,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         ends = self._ends() if self._target is None else self._target
         if start is None:
             return ends
+        self._note(start)  # Spark asks when all below is committed, also while nothing comes
         if not self._options.fail_on_loss:  # queues may be deleted
             start = {name: start[name] for name in start if name in ends}
         most = getattr(limit, "max_rows", None)
@@ -268,11 +271,15 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
 
     def commit(self, end: dict[str, list[Any]]) -> None:
         """Spark has done with everything below. It tells so when the next batch begins, and not of
-        the last one."""
-        if self._options.group is not None:
+        the last one; from 4.2 on `latestOffset` knows it earlier."""
+        self._note(end)
+
+    def _note(self, done: dict[str, list[Any]]) -> None:
+        if self._options.group is not None and done != self._noted:
             from tailrace.spark.progress import commit_progress
 
-            commit_progress(self._options.path, self._options.group, end)
+            commit_progress(self._options.path, self._options.group, done)
+            self._noted = done
 
     def stop(self) -> None: ...
 
