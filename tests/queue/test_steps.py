@@ -237,7 +237,7 @@ def test_letters_come_back_again_after_their_group_was_reset(store: Store) -> No
     consumer.reject(consumer.receive(6), "bad")
     for _ in range(2):
         assert store.redrive("q") == 6
-        assert sorted(values(consumer.receive(9))) == numbers(6)
+        assert values(consumer.receive(9)) == numbers(6)
         assert store.redrive("q") == 0
         letters: Any = store.get("$dlq/q")
         letters.group("$dead").reset(0)
