@@ -99,14 +99,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "handle-job").write_text("cat > /dev/null\n")
     (folder / ".config" / "fish" / "completions").mkdir(parents=True)
     with tailrace.open(folder / "data", upkeep=False, flush="none") as store:
-        orders = store.queue("orders")
-        orders.publish_many([b"%d" % number for number in range(40)])
+        # What is archived is full segments.
+        orders = store.queue("orders", segment_bytes=2_000, compression="none")
+        for number in range(40):
+            orders.publish(b"%d" % number)
         with orders.consumer("workers", prefetch=1) as consumer:
             for message in consumer.receive(20):
                 message.reject("unreadable")
             consumer.receive(1)[0].ack()
-        with store.stream("events").consumer("readers") as reader:
-            store.stream("events").publish_many([b"x", b"y"])
+        events = store.stream("events", segment_bytes=2_000, compression="none")
+        for _ in range(40):
+            events.publish(b"x" * 50)
+        with events.consumer("readers") as reader:
             reader.receive(1)
         for name in ("a", "jobs"):
             store.queue(name).publish(b"x")
