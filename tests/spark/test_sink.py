@@ -22,7 +22,7 @@ import pytest
 
 import tailrace
 from tailrace import ConfigError, Full, NotWritten, Store, TailraceError
-from tailrace.log import adopting
+from tailrace.log.adopting import pack_staged
 from tailrace.log.adoption import Adoption
 from tailrace.log.fs import OsFile, OsFileSystem
 
@@ -314,12 +314,11 @@ def test_a_twin_clears_up_meanwhile(path: str, when: str, monkeypatch: pytest.Mo
     """It removes the folder in which another driver of the same transaction is writing."""
     one, two = (writer(path, VALUE, queue="q", txnId="once") for _ in range(2))
     done = one.write(iter([batch(VALUE, rows("a", 2))]))
-    pack = adopting.pack_staged
 
     def late(*given: Any) -> Any:
         monkeypatch.undo()
         one.commit([done])
-        return pack(*given)
+        return pack_staged(*given)
 
     def batches() -> Iterator[pa.RecordBatch]:
         if when == "first":  # its folder is there, but no file
@@ -353,11 +352,10 @@ def test_what_was_staged_is_removed_at_the_last_moment(
     with pytest.raises(TailraceError, match="staging was removed meanwhile"):
         once.write(batches())
     tasks = [once.write(iter([batch(VALUE, rows("a", 1))])) for _ in range(2)]
-    pack = adopting.pack_staged
 
     def late(*given: Any) -> Any:
         shutil.rmtree(next(Path(path).rglob("staging")))
-        return pack(*given)
+        return pack_staged(*given)
 
     monkeypatch.setattr(sink, "pack_staged", late)
     with pytest.raises(TailraceError, match=r"\.seg was removed meanwhile"):
