@@ -55,10 +55,9 @@ class Other(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.pause()
-            self._do(self._fs, self._opened)
-        except SimulatedCrash:
-            pass
+            with contextlib.suppress(SimulatedCrash):
+                self.pause()
+                self._do(self._fs, self._opened)
         except BaseException as error:  # noqa: BLE001 (it is raised in the test's own thread)
             self._error = error
         self.is_over = True
