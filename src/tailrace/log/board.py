@@ -118,11 +118,16 @@ class Board:
         """Can those who are here go by it?"""
         return self.memory[0:5] == _SET_UP
 
+    def stamp(self) -> bytes:
+        """The same as the edition, whether or not anybody keeps it up to date: those who come, take
+        in something or go change it."""
+        return self.memory[:_EDITION].tobytes()
+
     def edition(self) -> bytes | None:
         """As long as this is the same, so are the segments. `None` if nobody keeps it up to date in
         this boot, or the log is poisoned. Needs no turn: if it is just being changed, it is another
         one."""
-        edition = self.memory[:_EDITION].tobytes()
+        edition = self.stamp()
         if edition != self._edition:  # the last that was good
             if edition[:6] != _IN_ORDER or edition[_BOOT_ID:] != self._boot_id:
                 return None

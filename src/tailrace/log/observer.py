@@ -72,8 +72,9 @@ class Observer:
         self._incarnation = self._fronts = 0
         self._watermark_file = WatermarkFile(fs, folder)
         self._footprint = Footprint(fs, folder)
-        # All of this is as of this edition.
+        # All of this is as of this edition, and not older than the stamp.
         self._edition: bytes | None = None
+        self._stamp: bytes | None = None
         self._extents = Extents()  # those without records, if any, are the last
         self._start = 0
         self._mark: Watermark | None = None
@@ -105,26 +106,54 @@ class Observer:
         with self._lock:
             if self._closed:
                 return self._last_view
-            if self._board is None:
-                self._board = Board.find(self.fs, self.folder)
+            self._find_board()
             for _attempt in range(_ATTEMPTS):
                 edition = self.edition()
                 if edition is None or edition != self._edition:
                     self._look_around(edition)
-                extents, is_live = self._extents, edition is not None
+                extents = self._extents
                 with contextlib.suppress(FileNotFoundError):
-                    self._last_view, is_all_there = self._view(is_live)
-                    if is_live and self.edition() != edition:
-                        continue  # somebody may take in what is not to be seen yet
-                    if is_all_there or not self._has_moved(edition, extents):
-                        return self._last_view
-                    # A writer was faster. What was noted before the last look is all there.
-                    self._last_view, _ = self._view(self._edition is not None, is_noted=True)
-                    return self._last_view
+                    view, is_all_there = self._view(edition is not None)
+                    if not is_all_there and self._has_moved(edition, extents):
+                        # A writer was faster. What was noted before the last look is all there.
+                        view, _ = self._view(self._edition is not None, is_noted=True)
+                    if self._is_undisturbed():
+                        self._last_view = view
+                        return view
+                    self._forget_tail()
+                    continue
                 if not self._has_moved(edition, extents):
                     break
             self._last_view, _ = self._view(self._edition is not None, is_noted=True)
+            self._forget_tail()
             return self._last_view
+
+    def _find_board(self) -> None:
+        if self._board is None:
+            self._board = Board.find(self.fs, self.folder)
+
+    def _stamp_now(self) -> bytes | None:
+        return None if self._board is None else self._board.stamp()
+
+    def _is_undisturbed(self) -> bool:
+        """May what was seen since the last look around began be shown? Not if somebody has begun to
+        take in what counts later, or never (`adoption.py`): a part of it may be in the listing.
+
+        The stamp comes before the adoption is loaded, that before the files are looked at, and the
+        stamp again last. Whoever takes something in changes the stamp before the first byte is
+        where we look, after the adoption is stored: who comes first, by setting the board up, and
+        each by the layout. So with the same stamp it began before the first look at it, and then
+        the adoption was there to bound us; or it was gone, and all is in its place or was put back,
+        whether its writer lives or not. Nobody is missed for having gone since: numbers only rise.
+        """
+        self._find_board()  # somebody may have made one
+        return self._stamp_now() == self._stamp
+
+    def _forget_tail(self) -> None:
+        """What we know of it may be of batches that are put back, and others in their place."""
+        if self._tail is not None:
+            self.catalog.forget(self._tail.base)
+            self._tail = None
 
     def _has_moved(self, edition: bytes | None, extents: Extents) -> bool:
         """Look again: has a writer moved on? Otherwise a file is missing."""
@@ -157,6 +186,7 @@ class Observer:
                 break
 
     def _look_once(self, edition: bytes | None, closely: bool) -> None:
+        self._stamp = self._stamp_now()  # first (`_is_undisturbed`)
         incarnation = self._board.incarnation if self._board is not None else 0
         fronts = self.fronts
         if (incarnation, fronts) != (self._incarnation, self._fronts):
