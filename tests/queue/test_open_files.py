@@ -24,10 +24,10 @@ def count_files() -> int:
 
 
 @pytest.fixture
-def few_files() -> Iterator[int]:
-    """As many as there are, and 100."""
+def few_files(request: pytest.FixtureRequest) -> Iterator[int]:
+    """As many as there are, and 100, or as many as the test says."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = max(map(int, os.listdir("/proc/self/fd"))) + 100
+    limit = max(map(int, os.listdir("/proc/self/fd"))) + getattr(request, "param", 100)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
         yield limit
@@ -73,7 +73,9 @@ def test_idle_queues_rest_when_there_may_be_no_more(tmp_path: Path, few_files: i
         assert count_files() <= few_files
 
 
+@pytest.mark.parametrize("few_files", range(94, 116), indirect=True)
 def test_if_none_is_idle_the_error_says_what_to_do(tmp_path: Path, few_files: int) -> None:
+    """Whichever file is the one too many: a log's, a group's or the configuration."""
     with tailrace.open(tmp_path, flush="async", upkeep=False) as store:
         used = store.queue("used")
         consumers = [used.consumer("g")]

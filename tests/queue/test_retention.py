@@ -19,8 +19,9 @@ from tailrace import Closed, Queue, Store, Stream
 from tailrace.log.fs import OsFileSystem
 from tailrace.queue.caretaker import Caretaker
 from tailrace.queue.disk import DiskSettings, Level
-from tailrace.queue.handles import FILES_OF_A_LOG, Handles, most_files
+from tailrace.queue.handles import Handles
 from tailrace.queue.looking import Look
+from tailrace.queue.open_files import FILES_OF_A_LOG, most_files
 from tailrace.queue.settings import QueueSettings
 from tailrace.testing import FaultyFileSystem
 from tests.log.helpers import WAIT

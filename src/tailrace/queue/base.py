@@ -23,16 +23,10 @@ from tailrace.queue.delays import Delays
 from tailrace.queue.fluxmq_groups import FluxGroup, find_groups
 from tailrace.queue.group import Member
 from tailrace.queue.group_files import Gone, GroupFiles, discard_unopened
-from tailrace.queue.handles import (
-    FILES_OF_A_GROUP,
-    FILES_OF_A_LOG,
-    FILES_OF_DELAYS,
-    QueueLog,
-    opening,
-    other_references,
-)
+from tailrace.queue.handles import QueueLog, opening, other_references
 from tailrace.queue.message import Message
 from tailrace.queue.names import check_name
+from tailrace.queue.open_files import FILES_OF_A_GROUP, FILES_OF_A_LOG, FILES_OF_DELAYS
 from tailrace.queue.registry import Queues
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.space import Roomy

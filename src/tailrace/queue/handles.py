@@ -8,8 +8,6 @@ it, and open it anew when they need it. When the process may open no more, all r
 from __future__ import annotations
 
 import contextlib
-import errno
-import resource
 import sys
 import threading
 import weakref
@@ -28,13 +26,9 @@ from tailrace.log.options import FlushMode, LogOptions, Retention
 from tailrace.log.producers import Once, headers_of
 from tailrace.log.retention import VacuumReport, count_expired
 from tailrace.log.stricter import be_stricter, raise_promise
+from tailrace.queue.open_files import advice_on, lacks_files
 
-__all__ = ["Bounds", "Handles", "QueueLog", "look_at", "most_files", "opening", "other_references"]
-
-FILES_OF_A_LOG = 14
-FILES_OF_DELAYS = FILES_OF_A_LOG + 3
-FILES_OF_A_GROUP = 7
-_FEWEST, _MOST = 256, 4096
+__all__ = ["Bounds", "Handles", "QueueLog", "look_at", "opening", "other_references"]
 
 T = TypeVar("T")
 
@@ -180,23 +174,7 @@ def opening(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise NotWritten(f"{what} cannot be opened: {error}{_advice(error)}") from error
-
-
-def _advice(error: OSError) -> str:
-    if error.errno != errno.EMFILE:
-        return ""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        f". This process may have {limit:,} files open, and a queue in use takes about "
-        f"{FILES_OF_A_LOG + FILES_OF_A_GROUP}: raise the limit (ulimit -n), or use fewer at once"
-    )
-
-
-def _lacks_files(error: BaseException | None) -> bool:
-    if isinstance(error, TailraceError):
-        error = error.__cause__
-    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+        raise NotWritten(f"{what} cannot be opened: {error}{advice_on(error)}") from error
 
 
 _OWN_REFERENCES = 0  # which calls and variables have: that differs between versions of Python
@@ -224,14 +202,6 @@ class Resting(Protocol):
         """Let go of everything that is not in use; false if something is."""
 
 
-def most_files(share: int) -> int:
-    """One part in `share` of the files that this process may have open. Often that is 1,024."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return _MOST
-    return min(max(limit // share, _FEWEST), _MOST)
-
-
 class Handles:
     """Which queues have files open, oldest first. Thread-safe."""
 
@@ -254,7 +224,7 @@ class Handles:
         try:
             return do()
         except (TailraceError, OSError) as error:
-            if not _lacks_files(error) or not self._let_rest(queue):
+            if not lacks_files(error) or not self._let_rest(queue):
                 raise
         return do()
 

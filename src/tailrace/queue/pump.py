@@ -33,7 +33,7 @@ from tailrace.log.changes import prepare
 from tailrace.log.fs import FileLock, OsFileSystem
 from tailrace.log.watch import Watch
 from tailrace.queue.alarm import NEVER, call_of
-from tailrace.queue.handles import FILES_OF_DELAYS, most_files
+from tailrace.queue.open_files import FILES_OF_DELAYS, most_files
 
 if TYPE_CHECKING:
     from tailrace.queue.delays import Delays

@@ -37,6 +37,7 @@ from tailrace.errors import Closed, ConfigError, Corrupt, Full, NotWritten, Outc
 from tailrace.log.fs import FileSystem, read_exactly, write_all
 from tailrace.log.sidefiles import FOLDER
 from tailrace.queue.fluxmq_config import entry_of, format_entry, join, load
+from tailrace.queue.open_files import advice_on
 from tailrace.queue.reserve import is_full
 from tailrace.queue.settings import QueueSettings, new_incarnation
 from tailrace.queue.topics import Bindings
@@ -233,7 +234,9 @@ class Registry:
             yield
         except OSError as error:
             kind = Full if is_full(error) else NotWritten
-            raise kind(f"{self.path} cannot be changed ({error}); it is as it was") from error
+            raise kind(
+                f"{self.path} cannot be changed ({error}); it is as it was{advice_on(error)}"
+            ) from error
 
     def close(self) -> None:
         """Forget everything; a second close does nothing. There is nothing to write."""

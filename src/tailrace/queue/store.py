@@ -28,11 +28,12 @@ from tailrace.queue.closing import close_all, is_amid_call
 from tailrace.queue.consumer import Consumer, StreamConsumer, shorter
 from tailrace.queue.disk import DiskSettings, DiskWatch, Level
 from tailrace.queue.ephemeral import Attendance, Sweeper
-from tailrace.queue.handles import Handles, QueueLog, most_files, opening
+from tailrace.queue.handles import Handles, QueueLog, opening
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.looking import Look
 from tailrace.queue.names import refuse_reserved
 from tailrace.queue.office import Account, Letter
+from tailrace.queue.open_files import most_files
 from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.pump import Pump, deliver_due
 from tailrace.queue.queue import Queue, Stream, consumer_options
