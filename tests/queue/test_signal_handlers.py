@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -87,6 +91,45 @@ def test_it_closes_a_consumer_or_a_store_wherever_they_are(
             rest.ack(messages)
         assert acked == set(range(_ROUNDS * 2_000))
         assert store.queue("q").pending("workers") == []
+
+
+@pytest.mark.no_cover  # which traces lines, too
+@pytest.mark.parametrize("type_", ["classic", "stream"])
+def test_a_loop_over_a_consumer_ends_at_whichever_line_it_is_closed(
+    tmp_path: Path, type_: str
+) -> None:
+    with tailrace.open(tmp_path / "data", flush="async") as store:
+        queue = store.queue("q") if type_ == "classic" else store.stream("q")
+        for number in range(1_000):
+            queue.publish_many([b"1", b"2"])
+            consumer = queue.consume("workers")
+            next(consumer)
+            with closing_at(number, consumer) as lines:
+                list(itertools.islice(consumer, 1))
+            if not consumer.closed:
+                assert next(lines) > 10
+                consumer.close()
+                break
+            assert list(consumer) == []
+
+
+@contextlib.contextmanager
+def closing_at(number: int, consumer: Any) -> Iterator[Iterator[int]]:
+    """Closed before the n-th line of `consumer.py`, as a signal handler does; counts the lines."""
+    lines = itertools.count()
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "call" and not frame.f_code.co_filename.endswith("queue/consumer.py"):
+            return None
+        if event == "line" and next(lines) == number:
+            consumer.close()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(None)
 
 
 def test_who_waits_is_closed_with_the_store(tmp_path: Path) -> None:

@@ -70,6 +70,10 @@ class _Receiver:
         if type(max) is not int or max < 1:
             check_count(max)
         self.check_open()
+        return self._receive(max, wait)
+
+    def _receive(self, max: int, wait: float | str | None) -> list[Message]:
+        """Nothing, if it is closed by now: by a signal handler or a thread, between two lines."""
         try:
             deadline = None if wait is None else time.monotonic() + wait  # type: ignore[operator]
         except (TypeError, OverflowError):
@@ -122,7 +126,7 @@ class _Receiver:
 
     def __next__(self) -> Message:
         if not self._closed:
-            for message in self.receive(1, None):
+            for message in self._receive(1, None):
                 return message
         raise StopIteration
 
@@ -368,13 +372,11 @@ class StreamConsumer(_Receiver):
             self, _drop_stream, self._group, self._member, self._tail
         )
 
-    def receive(self, max: int = 1, wait: float | str | None = 0.0) -> list[Message]:
-        """Up to `max` messages, as `Consumer.receive`. To ask for them says that one is done with
-        those that one has: with `auto_commit` they are committed when the time comes."""
+    def _receive(self, max: int, wait: float | str | None) -> list[Message]:
         self._enter()
         try:
             self._move_on()
-            found = super().receive(max, wait)
+            found = super()._receive(max, wait)
             self._had = None
             return found
         finally:
@@ -386,12 +388,11 @@ class StreamConsumer(_Receiver):
         if self._forks != _forks:
             self._rejoin()
         with self._using:
-            if self._user is not me and self._user is not None:
+            if self._user is not me and self._user is not None and not self._closed:
                 self._take_over(self._user)
             self._user, self._is_receiving = me, True
 
     def _take_over(self, user: threading.Thread) -> None:
-        self.check_open()
         if self._is_receiving and user.is_alive():
             raise _locked(self.group, user, "receives from it")
         self._return_lost()
