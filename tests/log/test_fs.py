@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -119,6 +120,31 @@ def test_folders(tmp_path: Path) -> None:
     FS.unlink(str(tmp_path / "a" / "g"))
     with pytest.raises(FileNotFoundError):
         FS.unlink(str(tmp_path / "a" / "g"))
+
+
+def test_a_folder_that_others_make_and_remove(tmp_path: Path) -> None:
+    """They may do so while we make it: then it is there, or missing, and no file is in the way."""
+    folder, make = tmp_path / "a", os.mkdir
+
+    def twice(path: str) -> None:
+        make(path)
+        make(path)
+
+    def twice_and_gone(path: str) -> None:
+        try:
+            twice(path)
+        finally:
+            os.rmdir(path)
+
+    with mock.patch("os.mkdir", twice):
+        FS.make_dirs(str(folder))
+    assert folder.is_dir()
+    folder.rmdir()
+    with mock.patch("os.mkdir", twice_and_gone), pytest.raises(FileNotFoundError):
+        FS.make_dirs(str(folder))
+    folder.touch()
+    with pytest.raises(FileExistsError):
+        FS.make_dirs(str(folder))
 
 
 def test_a_folder_that_is_empty_can_be_removed(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ rng, errors, done = random.Random(seed), collections.Counter(), 0
 end = time.monotonic() + seconds
 with tailrace.open(folder, flush="async", upkeep=False) as store:
     queue = store.queue("q")
-    while time.monotonic() < end:
+    while (now := time.monotonic()) < end or (done <= 10 and now < end + 30):
         try:
             if rng.random() < 0.3:
                 queue.delete_group("w")

@@ -15,6 +15,7 @@ import errno
 import functools
 import mmap
 import os
+import stat
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -266,7 +267,11 @@ class OsFileSystem:
 
     def make_dirs(self, path: str) -> None:
         for directory in _missing(path):
-            os.makedirs(directory, exist_ok=True)
+            try:
+                os.mkdir(directory)
+            except FileExistsError:  # it is not missing any more; or else somebody removed it again
+                if not stat.S_ISDIR(os.stat(directory).st_mode):
+                    raise
             self.sync_dir(os.path.dirname(directory) or ".")
 
     def space(self, path: str) -> Space:
