@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import sys
+from typing import Final
 
 __all__ = ["is_worker", "settle"]
 
-_is_settled = False
+_TIMES: Final = 2
+_settled = 0
 
 
 def is_worker() -> bool:
@@ -22,9 +24,10 @@ def settle() -> None:
 
     Between two tasks Spark collects garbage: without this, each time by a walk over everything that
     was ever imported, which is a hundred thousand objects and takes as long as it takes to read
-    some megabytes. Once in a process, so what is garbage at that moment is all that is never freed.
+    some megabytes. Twice in a process, because the first task imports half of it; so what is
+    garbage at these moments is all that is never freed.
     """
-    global _is_settled
-    if not _is_settled and is_worker():
+    global _settled
+    if _settled < _TIMES and is_worker():
         gc.freeze()
-        _is_settled = True
+        _settled += 1
