@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def in_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     monkeypatch.setattr(kept, "is_worker", lambda: True)
     monkeypatch.setattr(kept, "_kept", held)
     yield held
-    for _, log in held.values():
+    for log in held.values():
         log.close()
 
 
@@ -37,25 +38,56 @@ def test_what_is_kept_sees_what_comes(tmp_path: Path, in_worker: dict[str, Any])
         stream = store.stream("q", flush="async")
         stream.publish(b"a")
         assert values(tmp_path) == [b"a"]
-        [(_, log)] = in_worker.values()
+        [log] = in_worker.values()
         stream.publish(b"b")
         assert values(tmp_path) == [b"a", b"b"]
     with Store(str(tmp_path), upkeep=False) as store:  # another writer
         store.stream("q").publish(b"c")
     assert values(tmp_path) == [b"a", b"b", b"c"]
-    assert [each for _, each in in_worker.values()] == [log]
+    assert list(in_worker.values()) == [log]
 
 
 def test_a_queue_that_was_made_anew(tmp_path: Path, in_worker: dict[str, Any]) -> None:
     with Store(str(tmp_path), upkeep=False) as store:
         store.stream("q").publish_many([b"a", b"b"])
         assert values(tmp_path) == [b"a", b"b"]
-        [(_, log)] = in_worker.values()
+        [log] = in_worker.values()
         store.delete("q")
         store.stream("q").publish(b"c")
         assert values(tmp_path) == [b"c"]
     with pytest.raises(Closed):
         list(log.read())
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_store_in_the_place_of_another(
+    tmp_path: Path, in_worker: dict[str, Any], flush: str
+) -> None:
+    """As a backup that was restored: the queue is the same one, and its segments have the same
+    names and sizes."""
+    path, copy = tmp_path / "store", tmp_path / "copy"
+
+    def publish(word: str, count: int) -> None:
+        with Store(str(path), upkeep=False) as store:
+            stream = store.stream("q", flush=flush, segment_bytes=2_000, compression="none")
+            for number in range(count):
+                stream.publish(f"{word} {number:02d}")
+
+    publish("before", 1)
+    shutil.copytree(path, copy)
+    publish("gone", 60)
+    assert values(path)[-1] == b"gone 59"
+    [log] = in_worker.values()
+    shutil.rmtree(path)
+    shutil.copytree(copy, path)
+    publish("here", 60)
+    assert values(path) == [b"before 00", *(b"here %02d" % number for number in range(60))]
+    with pytest.raises(Closed):
+        list(log.read())
+    shutil.rmtree(path)
+    with pytest.raises(FileNotFoundError), kept_log(log.path, log._incarnation):
+        pass
+    assert not in_worker
 
 
 def test_one_that_is_in_use_is_not_shared(tmp_path: Path, in_worker: dict[str, Any]) -> None:
