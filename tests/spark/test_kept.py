@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,8 @@ from tailrace import Store
 from tailrace.errors import Closed, OffsetOutOfRange
 from tailrace.spark import kept
 from tailrace.spark.kept import kept_log
-from tests.spark.support import read
+from tailrace.spark.planning import Place
+from tests.spark.support import fill, read
 
 
 @pytest.fixture
@@ -90,6 +93,25 @@ def test_a_store_in_the_place_of_another(
     assert not in_worker
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="it looks at /proc")
+def test_no_segment_stays_open(tmp_path: Path, in_worker: dict[str, Any]) -> None:
+    """What is deleted while nobody reads is gone from the disk."""
+
+    def is_open(ending: str) -> bool:
+        return any(path.endswith(ending) for path in open_files(str(tmp_path)))
+
+    fill(tmp_path, "q", 50)
+    with Place(str(tmp_path)).log("q", incarnation(tmp_path)) as log:
+        assert log is not None
+        assert len(list(log.read())) == 50
+        assert is_open(".seg")
+    assert list(in_worker.values()) == [log]
+    assert not is_open(".seg")
+    with Place(str(tmp_path)).log("q", incarnation(tmp_path)) as again:
+        assert again is log
+        assert len(list(log.read())) == 50
+
+
 def test_one_that_is_in_use_is_not_shared(tmp_path: Path, in_worker: dict[str, Any]) -> None:
     folder = make_log(tmp_path, "l")
     with kept_log(folder, "1") as one, kept_log(folder, "1") as other:
@@ -118,6 +140,19 @@ def test_none_is_kept_elsewhere(tmp_path: Path, incarnation: str) -> None:
     with kept_log(make_log(tmp_path, "l"), incarnation):
         pass
     assert not kept._kept
+
+
+def open_files(folder: str) -> list[str]:
+    """Of this process, in a folder."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # it was that of the listing
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [path for path in found if path.startswith(folder)]
+
+
+def incarnation(path: Path) -> str:
+    return Place(str(path)).queues()["q"].incarnation
 
 
 def make_log(path: Path, name: str) -> str:

@@ -47,6 +47,7 @@ def kept_log(folder: str, incarnation: str) -> Iterator[Log]:
     except BaseException:
         found.close()
         raise
+    found.rest()
     with _lock:
         surplus = [_kept.pop(folder, None)]
         _kept[folder] = found
@@ -79,6 +80,11 @@ class _Kept(Log):
             return os.path.samestat(os.fstat(self._place.fd), os.stat(folder))
         except OSError:
             return False
+
+    def rest(self) -> None:
+        """Let go of the segments, not of what is known of them: nobody knows when this log is used
+        again, and until then what retention deletes would keep its place on the disk."""
+        self._observer.catalog.files.forget_all()
 
     def close(self) -> None:
         super().close()
