@@ -132,6 +132,31 @@ def test_a_schema_prunes_and_orders(shop: Store, spark: Any) -> None:
     assert collect(found) == [{name: row[name] for name in found.columns} for row in expected]
 
 
+def test_times_are_moments_whatever_the_session_calls_a_timestamp(shop: Store, spark: Any) -> None:
+    from tailrace.spark import table as build
+    from tailrace.spark import views
+    from tailrace.spark.statements import query
+
+    session = spark.newSession()
+    session.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    names = ("timestamp", "expires_at")
+    expected = [
+        {name: as_row(message)[name] for name in names} for message in shop.get("orders").read()
+    ]
+    statement = "SELECT timestamp, expires_at FROM orders"
+    made = views(session, str(shop.path))
+    assert made == ["orders"]
+    for found in (
+        table(session, shop.path, "orders").select(*names),
+        build(session, str(shop.path), "orders").columns(*names).df(),
+        session.sql(statement),
+        query(session, str(shop.path), made, statement),
+        query(session, str(shop.path), made, statement.replace("orders", "(FROM orders)")),
+    ):
+        assert found.dtypes == [(name, "timestamp") for name in names]
+        assert collect(found) == expected
+
+
 def test_times_that_spark_does_not_have() -> None:
     from tailrace.spark.columns import MOST_MS, time_of
 
