@@ -109,9 +109,11 @@ def test_headers_are_left_out_unless_asked_for(shop: Store, spark: Any) -> None:
 def test_headers_as_a_map(shop: Store, spark: Any) -> None:
     df = table(spark, shop.path, "orders", includeHeaders="true", headers="map")
     assert dict(df.dtypes)["headers"] == "map<string,binary>"
-    found = df.selectExpr("map_keys(headers) AS names", "headers['b'] AS b").collect()
-    assert found[4].names == ["a", "a", "b"]  # both are there; a dict would keep the last
-    assert found[4].b == b""
+    asked = ("map_keys(headers) AS names", "headers['a'] AS a", "headers['b'] AS b", "headers")
+    found = df.selectExpr(*asked).collect()
+    assert found[4].names == ["a", "a", "b"]  # both are there
+    assert (found[4].a, found[4].b) == (b"1", b"")
+    assert found[4].headers == {"a": b"\xfe", "b": b""}  # a dict keeps the last
     assert found[5].names == ["ä"]
     assert found[0].names == []
 
