@@ -41,8 +41,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a Java that is missing, or what the Spark at hand does not have yet:
+    `@pytest.mark.spark("4.2")`."""
     if item.get_closest_marker("java") and not has_java():
         pytest.skip("java is missing, which Spark runs on (Debian: openjdk-17-jre-headless)")
+    for marker in item.iter_markers("spark"):
+        [least] = marker.args
+        found = pytest.importorskip("pyspark", reason="pyspark is missing: tailrace[spark]")
+        if _parts(found.__version__) < _parts(least):
+            pytest.skip(f"it is about Spark {least}, and this is {found.__version__}")
+
+
+def _parts(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")[:2]]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -274,6 +274,7 @@ def test_the_last_of_a_chain_alone_and_named_twice(
 
 @NEEDS_JAVA
 @pytest.mark.timeout(600)
+@pytest.mark.spark("4.2")  # from which on a trigger has a limit
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_it_is_told_to_stop(tmp_path: Path, signum: signal.Signals) -> None:

@@ -513,5 +513,29 @@ def test_without_java(shell: Shell) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_where_no_folder_can_be_made(shell: Shell) -> None:
+    """It is told before Spark starts, which cannot start here."""
+    with tailrace.open(shell.store) as store:
+        store.queue("orders")
+    (shell.folder / "file").touch()
+    before = sorted(shell.folder.iterdir())
+
+    def said(place: str) -> str:
+        query = ("sql", "SELECT * FROM orders", "--output", f"parquet:{place}")
+        done = shell(*query, PATH=str(shell.folder), JAVA_HOME="")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        return done.stderr
+
+    for place in (
+        "file/new",
+        "file/a/b",
+        "n" * 255,
+        *(["/proc/new"] if Path("/proc").is_dir() else []),
+    ):
+        assert said(place).startswith(f"tailrace: {place} cannot be made: ")
+    assert said("a/b").startswith("tailrace: Java is missing")
+    assert sorted(shell.folder.iterdir()) == before
+
+
 def test_no_store(shell: Shell) -> None:
     assert "there is no store in data" in shell.refused("sql", "SELECT 1")

@@ -30,19 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what the Spark at hand does not have yet: `@pytest.mark.spark("4.2")`."""
-    for marker in item.iter_markers("spark"):
-        [least] = marker.args
-        found = pytest.importorskip("pyspark", reason="pyspark is missing: tailrace[spark]")
-        if _parts(found.__version__) < _parts(least):
-            pytest.skip(f"it is about Spark {least}, and this is {found.__version__}")
-
-
-def _parts(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")[:2]]
-
-
 def session_environment() -> dict[str, str]:
     """What a driver's environment needs: workers run this very Python, and find these sources."""
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)

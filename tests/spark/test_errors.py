@@ -139,6 +139,7 @@ def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
         ({"headers": "list"}, "headers: expected array or map, got 'list'"),
         ({"keys": "[1]"}, "keys: expected a list of strings, got '[1]'"),
         ({"keys": '["a"'}, "keys: no JSON list"),
+        ({"keys": '["a\\ud800"]'}, r"keys: 'a\ud800' has half a character"),
         ({"filter": "a#"}, "the filter 'a#': in 'a#' a wildcard has to stand alone"),
         ({"filter": ""}, "a filter must not be empty"),
         ({"splitBytes": "0"}, "splitBytes: expected a size above 0, got '0'"),

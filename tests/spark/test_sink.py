@@ -448,6 +448,26 @@ def test_routes(path: str) -> None:
         write(path, by_name, [{"value": b"", "queue": None}])
 
 
+@pytest.mark.parametrize("by", ["option", "column"])
+def test_the_queue_that_is_named_gives_the_address(path: str, by: str) -> None:
+    """Rows as they are read have the topic of the queue that they come from."""
+    with tailrace.open(path) as store:
+        store.stream("b")
+    kinds = dict.fromkeys(("value", "topic", "routing_key"), "string")
+    topics = ["$queue/a/eu/x", "$queue/b/eu/x", "news/eu/x", None]
+    rows: list[dict[str, Any]] = [
+        {"value": "", "topic": topic, "routing_key": key}
+        for topic in topics
+        for key in ("eu/x", "")
+    ]
+    if by == "option":
+        write(path, kinds, rows, queue="b")
+    else:
+        write(path, {**kinds, "queue": "string"}, [{**row, "queue": "b"} for row in rows])
+    assert [m.topic for m in messages(path, "b")] == ["$queue/b/eu/x", "$queue/b"] * 4
+    assert [m.routing_key for m in messages(path, "b")] == ["eu/x", ""] * 4
+
+
 def test_a_queue_without_room_keeps_the_others_from_it(path: str) -> None:
     """Whatever their names are: who writes again, without a txnId, doubles nothing. And nothing is
     dropped for rows that do not come."""

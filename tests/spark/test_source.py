@@ -109,9 +109,11 @@ def test_headers_are_left_out_unless_asked_for(shop: Store, spark: Any) -> None:
 def test_headers_as_a_map(shop: Store, spark: Any) -> None:
     df = table(spark, shop.path, "orders", includeHeaders="true", headers="map")
     assert dict(df.dtypes)["headers"] == "map<string,binary>"
-    found = df.selectExpr("map_keys(headers) AS names", "headers['b'] AS b").collect()
-    assert found[4].names == ["a", "a", "b"]  # both are there; a dict would keep the last
-    assert found[4].b == b""
+    asked = ("map_keys(headers) AS names", "headers['a'] AS a", "headers['b'] AS b", "headers")
+    found = df.selectExpr(*asked).collect()
+    assert found[4].names == ["a", "a", "b"]  # both are there
+    assert (found[4].a, found[4].b) == (b"1", b"")
+    assert found[4].headers == {"a": b"\xfe", "b": b""}  # a dict keeps the last
     assert found[5].names == ["ä"]
     assert found[0].names == []
 
@@ -130,6 +132,31 @@ def test_a_schema_prunes_and_orders(shop: Store, spark: Any) -> None:
     found = reader.schema("value binary, expires_at timestamp, offset long").load()
     assert found.columns == ["value", "expires_at", "offset"]
     assert collect(found) == [{name: row[name] for name in found.columns} for row in expected]
+
+
+def test_times_are_moments_whatever_the_session_calls_a_timestamp(shop: Store, spark: Any) -> None:
+    from tailrace.spark import table as build
+    from tailrace.spark import views
+    from tailrace.spark.statements import query
+
+    session = spark.newSession()
+    session.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    names = ("timestamp", "expires_at")
+    expected = [
+        {name: as_row(message)[name] for name in names} for message in shop.get("orders").read()
+    ]
+    statement = "SELECT timestamp, expires_at FROM orders"
+    made = views(session, str(shop.path))
+    assert made == ["orders"]
+    for found in (
+        table(session, shop.path, "orders").select(*names),
+        build(session, str(shop.path), "orders").columns(*names).df(),
+        session.sql(statement),
+        query(session, str(shop.path), made, statement),
+        query(session, str(shop.path), made, statement.replace("orders", "(FROM orders)")),
+    ):
+        assert found.dtypes == [(name, "timestamp") for name in names]
+        assert collect(found) == expected
 
 
 def test_times_that_spark_does_not_have() -> None:

@@ -120,8 +120,10 @@ def sql(
         raise click.UsageError("--json and --output exclude each other")
     wanted = "json" if as_json else output or "table"
     folder = wanted.removeprefix(_PARQUET) if wanted.startswith(_PARQUET) else None
-    if folder is not None and os.path.lexists(folder):
-        raise TailraceError(f"{folder} is there already; name a new folder")
+    if folder is not None:
+        from tailrace.cli.sql_output import check_place
+
+        check_place(folder)
     with look_at_store(store) as look:
         queues = sorted(look.queues())
         path = os.path.abspath(store.path)

@@ -26,7 +26,14 @@ from tailrace.errors import TailraceError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["print_rows", "with_told_times", "write_csv", "write_json", "write_parquet"]
+__all__ = [
+    "check_place",
+    "print_rows",
+    "with_told_times",
+    "write_csv",
+    "write_json",
+    "write_parquet",
+]
 
 _WIDEST = 10_000  # where no terminal sets a limit
 _SECOND: Final = 1_000_000  # in microseconds
@@ -188,6 +195,26 @@ def write_json(schema: Any, rows: Iterable[Any], out: IO[str]) -> None:
 # --- files ----------------------------------------------------------------------------------
 
 
+def check_place(folder: str) -> None:
+    """Refuse where no new folder can be made, which Spark would say at length when it has read all.
+    Only trying tells."""
+    if "://" in folder:
+        return
+    if os.path.lexists(folder):
+        raise TailraceError(f"{folder} is there already; name a new folder")
+    place = os.path.abspath(folder)
+    while not os.path.lexists(os.path.dirname(place)):  # Spark makes those between
+        place = os.path.dirname(place)
+    trial = _temporary(place)
+    try:
+        os.mkdir(trial)
+        os.rmdir(trial)
+    except OSError as error:
+        raise TailraceError(
+            f"{folder} cannot be made: {error.strerror}; name a folder that can be written"
+        ) from error
+
+
 def write_parquet(found: DataFrame, folder: str) -> int | None:
     """How many rows there are in the folder, if that can be told. It gets its name when it is
     whole."""
@@ -208,12 +235,16 @@ def write_parquet(found: DataFrame, folder: str) -> int | None:
 
 @contextlib.contextmanager
 def _whole(folder: str) -> Iterator[str]:
-    place = f"{folder}.{uuid.uuid4().hex[:8]}.tmp"
+    place = _temporary(folder)
     try:
         yield place
         os.rename(place, folder)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _temporary(folder: str) -> str:
+    return f"{folder}.{uuid.uuid4().hex[:8]}.tmp"
 
 
 def _count(folder: str) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import ConfigError
 from tailrace.queue.archived import archive_folder
-from tailrace.spark.columns import COLUMNS, HEADERS_AS
+from tailrace.spark.columns import COLUMNS, HEADERS_AS, kinds_in_sql
 from tailrace.spark.options import milliseconds
 from tailrace.spark.planning import Place
 from tailrace.units import parse_duration
@@ -107,7 +107,10 @@ class Table:
         from pyspark.sql.types import StructType
 
         given = {name.lower(): value.lower() for name, value in self._options.items()}
-        kinds = {**COLUMNS, "headers": HEADERS_AS.get(given.get("headers", "array"), "binary")}
+        kinds = {
+            **kinds_in_sql(),
+            "headers": HEADERS_AS.get(given.get("headers", "array"), "binary"),
+        }
         if not columns:
             return StructType([])
         return ", ".join(f"{name} {kinds[name]}" for name in columns)

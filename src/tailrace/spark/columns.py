@@ -31,6 +31,7 @@ __all__ = [
     "Projection",
     "Rows",
     "ddl",
+    "kinds_in_sql",
     "numbers",
     "routing_keys",
     "texts",
@@ -78,9 +79,16 @@ _TYPES: Final = {
 }
 
 
+def kinds_in_sql(headers_as: str = "array") -> dict[str, str]:
+    """The types of all columns as one writes them. What `timestamp` is then, a setting of the
+    session says (`spark.sql.timestampType`), and ours are of no other type."""
+    kinds = {**COLUMNS, "headers": HEADERS_AS[headers_as]}
+    return {n: "timestamp_ltz" if kind == "timestamp" else kind for n, kind in kinds.items()}
+
+
 def ddl(*, has_headers: bool, headers_as: str) -> str:
     """The schema of a table from which nothing was left out."""
-    kinds = {**COLUMNS, "headers": HEADERS_AS[headers_as]}
+    kinds = kinds_in_sql(headers_as)
     return ", ".join(f"{n} {kind}" for n, kind in kinds.items() if has_headers or n != "headers")
 
 

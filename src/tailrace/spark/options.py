@@ -328,4 +328,9 @@ def _keys(text: str) -> tuple[bytes, ...]:
             raise ConfigError(f"keys: expected a list of strings, got {text!r}")
     else:
         found = [part.strip() for part in text.split(",")]
-    return tuple(key.encode() for key in found)
+    try:
+        return tuple(key.encode() for key in found)
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"keys: {error.object!r} has half a character (a surrogate), which UTF-8 has not"
+        ) from None

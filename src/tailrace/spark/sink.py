@@ -327,36 +327,32 @@ class _Routes:
         self._known: dict[str, list[QueueSettings]] = {}  # by topic
 
     def of(self, rows: pa.RecordBatch) -> Iterator[tuple[QueueSettings, pa.RecordBatch]]:
-        options, names = self._options, rows.schema.names
+        options = self._options
         if options.queue is not None:
-            kept = rows.drop_columns([n for n in ("queue", "topic") if n in names])
-            yield self._there[options.queue], kept
+            yield self._there[options.queue], _addressed(rows)
         elif options.topic is not None:
-            kept = rows.drop_columns([n for n in ("queue", "topic") if n in names])
             topic = pa.repeat(pa.scalar(options.topic, pa.string()), rows.num_rows)
-            kept = kept.append_column("topic", topic)
+            kept = _addressed(rows).append_column("topic", topic)
             for queue in self._bound(options.topic):
                 yield queue, kept
-        elif "queue" in names:
-            yield from self._by_column(rows, "queue", self._named)
+        elif "queue" in rows.schema.names:
+            yield from self._by_column(rows.column("queue"), "queue", _addressed(rows), self._named)
         else:
-            yield from self._by_column(rows, "topic", self._bound)
+            yield from self._by_column(rows.column("topic"), "topic", rows, self._bound)
 
     def _by_column(
-        self, rows: pa.RecordBatch, name: str, find: Any
+        self, column: Any, name: str, rows: pa.RecordBatch, find: Any
     ) -> Iterator[tuple[QueueSettings, pa.RecordBatch]]:
         """Each queue gets its rows in their order."""
-        column = rows.column(name)
         if column.null_count:
             raise ConfigError(f"the column {name!r} is null in a row: it says where that goes")
         values: dict[str, list[str]] = {}
         for value in pc.unique(column).to_pylist():
             for queue in find(value):
                 values.setdefault(queue.name, []).append(value)
-        kept = rows.drop_columns(["queue"]) if "queue" in rows.schema.names else rows
         for queue, wanted in values.items():
             mask = pc.is_in(column, pa.array(wanted, pa.string()))
-            yield self._there[queue], kept.filter(mask)
+            yield self._there[queue], rows.filter(mask)
 
     def _named(self, name: str) -> list[QueueSettings]:
         if name not in self._there:
@@ -373,6 +369,12 @@ class _Routes:
                 raise ConfigError(f"no queue is bound to the topic {topic!r}")
             found = self._known[topic] = [self._there[name] for name in sorted(names)]
         return found
+
+
+def _addressed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows for a queue that is named. What they came by, if they were read, counts no more: they
+    get the address of that queue, with their routing key."""
+    return rows.drop_columns([n for n in ("queue", "topic") if n in rows.schema.names])
 
 
 class _Staging:

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tailrace.errors import TailraceError
-from tailrace.spark.columns import COLUMNS, HEADERS_AS, ddl
+from tailrace.spark.columns import COLUMNS, ddl, kinds_in_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +80,7 @@ _ONLY_READS: Final = (
     "`tailrace delete` deletes one"
 )
 _LISTS: Final = ("ShowTables", "ShowTablesExtended", "ShowViews")
-_KINDS: Final = {**COLUMNS, "headers": HEADERS_AS["array"]}
+_KINDS: Final = kinds_in_sql()
 _POSITION: Final = re.compile(r"\(?\bline (\d+),? pos(?:ition)? (\d+)\)?")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _CLASS: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\] ")

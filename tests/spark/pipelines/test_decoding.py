@@ -135,7 +135,8 @@ def test_csv_of_one_column(spark: Any, place: Place) -> None:
     assert place.reasons("events") == {b"x": "the column 'id' is no bigint: 'x'"}
 
 
-def test_avro(spark: Any, place: Place) -> None:
+@pytest.mark.parametrize("kind", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+def test_avro(spark: Any, place: Place, kind: str) -> None:
     fastavro = pytest.importorskip("fastavro", reason="fastavro is missing: tailrace[avro]")
     from decimal import Decimal
 
@@ -159,6 +160,7 @@ def test_avro(spark: Any, place: Place) -> None:
         schema_file="order.avsc",
         sql="SELECT key, id, amount, unix_millis(at) AS at, tags, kind, other, price, uuid "
         "FROM events",
+        conf=[f"spark.sql.timestampType={kind}"],  # a moment is one whatever `timestamp` is
     )
     place.run(spark, definition)
     [found] = place.documents("out")

@@ -41,8 +41,8 @@ _PLAIN: Final = {
 _NAMED: Final = ("record", "enum", "fixed")
 _LOGICAL: Final = {
     ("int", "date"): "date",
-    ("long", "timestamp-millis"): "timestamp",
-    ("long", "timestamp-micros"): "timestamp",
+    ("long", "timestamp-millis"): "timestamp_ltz",  # `timestamp` is what a session says
+    ("long", "timestamp-micros"): "timestamp_ltz",
 }
 _ARROW: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),

@@ -17,7 +17,7 @@ from tailrace.errors import ConfigError, TailraceError
 from tailrace.queue.dead_letters import queue_of
 from tailrace.queue.settings import QueueSettings
 from tailrace.spark import _register
-from tailrace.spark.columns import COLUMNS, HEADERS_AS
+from tailrace.spark.columns import COLUMNS, HEADERS_AS, kinds_in_sql
 from tailrace.spark.encoding import IGNORED, TAKES, check_schema
 from tailrace.spark.pipelines.avro import FIELDS, REASON, AvroSource, columns_of
 from tailrace.spark.pipelines.decoding import bad_rows, declared, rows
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Planner", "letters_of", "messages"]
 
-_KINDS: Final = {**COLUMNS, "headers": HEADERS_AS["array"]}
+_KINDS: Final = kinds_in_sql()
 _NOT_IN_CSV: Final = ("array", "interval", "map", "struct", "variant", "void")
 _NEEDED_OF_BAD: Final = ("key", "value", "topic", "offset", "headers", "message_id")
 
@@ -133,7 +133,7 @@ class Planner:
         for name, given in self._definition.inputs.items():
             schema = self._schemas[name]
             if columns is None:
-                frame = self._stand_in(given, schema)
+                frame = self._stand_in(given)
             else:
                 wanted = [*columns, *_watermarked(given)]
                 frame = with_all(self._read(name, schema, wanted), _KINDS)
@@ -157,10 +157,10 @@ class Planner:
             raise TailraceError(f"{self._key(name, 'watermark')}: {describe(error)}") from error
         return found
 
-    def _stand_in(self, given: Input, schema: StructType | None) -> DataFrame:
+    def _stand_in(self, given: Input) -> DataFrame:
         columns = ", ".join(f"{name} {kind}" for name, kind in _KINDS.items())
-        if given.format == "avro" and schema is not None:
-            columns += f", {FIELDS} {schema.simpleString()}, {REASON} string"
+        if given.format == "avro" and given.schema is not None:
+            columns += f", {FIELDS} {columns_of(given.schema)}, {REASON} string"
         return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), columns)
 
     def _read(self, name: str, schema: StructType | None, columns: list[str]) -> DataFrame:
