@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
 
-from tailrace import Corrupt, NotWritten, Queue, Store, Stream
+from tailrace import ConfigError, Corrupt, NotWritten, Queue, Store, Stream
 from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.log.options import Retention
 from tailrace.queue.archived import ArchiveNote
@@ -174,6 +174,62 @@ def test_a_log_that_went_back_is_told(tmp_path: Path, more: int, partition_by: s
         assert stream.log.start_offset == 0
         release(look_through(store), "events")
         put(store, stream, tmp_path / "new", delete=True)
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_copy_does_not_go_on_with_the_archive_of_the_original(
+    tmp_path: Path, delete: bool
+) -> None:
+    """It is restored beside it, so the note leads to the same folder."""
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 50)
+        put(store, stream, lake, delete=delete)
+        before = note_of(store, stream)
+        store.backup(tmp_path / "backup")
+    restore_backup(tmp_path / "backup", tmp_path / "copy")
+    with open_store(tmp_path / "copy") as store:
+        copy = store.stream("events")
+        assert note_of(store, copy) == replace(before, restored=True)
+        for number in range(50):
+            copy.publish(b"another %d" % number)
+        copy.log.flush()
+        archived = Manifest.load(FS, str(lake))
+        for is_released in (False, True):
+            if is_released:
+                release(look_through(store), "events")
+            with pytest.raises(ConfigError, match=r"restored from; .* --release, then --to"):
+                put(store, copy, lake, delete=delete, is_named=False)
+        assert Manifest.load(FS, str(lake)) == archived
+        put(store, copy, tmp_path / "new", delete=delete)
+        assert not note_of(store, copy).restored
+        put(store, copy, tmp_path / "new", delete=delete, is_named=False)
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events")
+        fill(stream, 50)
+        assert put(store, stream, lake, delete=delete, is_named=False).rows
+
+
+def test_who_names_the_archive_goes_on_with_it_after_a_restore(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 50)
+        put(store, stream, lake, delete=True)
+        store.backup(tmp_path / "backup")
+    shutil.rmtree(tmp_path / "data")
+    restore_backup(tmp_path / "backup", tmp_path / "again")
+    with open_store(tmp_path / "again") as store:
+        stream = store.stream("events")
+        held = note_of(store, stream)
+        assert (held.holds, held.restored) == (True, True)
+        fill(stream, 50)
+        stream.vacuum()
+        assert stream.log.start_offset <= held.verified
+        assert put(store, stream, lake, delete=True).deleted_segments
+        assert not note_of(store, stream).restored
+        assert put(store, stream, lake, is_named=False).steps == 0
 
 
 def test_the_note_of_another_archive_tells_nothing(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ Progress = Callable[[int, int], object]
 class Order:
     """What to archive, and how. `None` for `format` and `partition_by` is as the archive has it.
     `drop` deletes what is verified; with it the queue's retention waits for the archive from then
-    on. Times are in milliseconds."""
+    on. Times are in milliseconds. `is_named`: somebody has named the folder just now, and not a
+    note or a configuration, which may have come with a backup."""
 
     queue: str
     folder: str
@@ -59,6 +60,7 @@ class Order:
     since_ms: int | None = None
     until_ms: int | None = None
     drop: Callable[[], VacuumReport] | None = None
+    is_named: bool = True
 
     def check(self) -> None:
         if not self.folder:
@@ -228,15 +230,25 @@ class _Run:
 
     def _check_note(self, found: Manifest | None) -> None:
         note = ArchiveNote.load(self._fs, self._look.layout, self._order.queue)
-        if note is None or note.incarnation != self._settings.incarnation or not note.holds:
+        if note is None or note.incarnation != self._settings.incarnation:
             return
         folder = note.folder(self._look.layout)
         if not note.is_of(self._look.layout, self._folder):
+            if not note.holds:
+                return
             raise ConfigError(
                 f"the archive of the queue {self._order.queue!r} is {folder}, and its retention "
                 "waits for that one; to begin another, let go of it: tailrace archive "
                 f"{self._order.queue} --release"
             )
+        if note.restored and not self._order.is_named:
+            raise ConfigError(
+                f"{folder} is the archive of the store that this one was restored from; if that "
+                f"one does not go on with it, name it: tailrace archive {self._order.queue} --to "
+                f"{folder}; else --release, then --to a new folder"
+            )
+        if not note.holds:
+            return
         reached = max((step.last for step in found.steps), default=0) if found else 0
         if reached < note.verified:
             raise Corrupt(
@@ -276,7 +288,8 @@ class _Run:
             holds = note.holds or self._order.drop is not None
             first, last = verified or (note.verified_from, note.verified)
             last = min(last, manifest.reaches(first))
-            return replace(note, place=place_, verified_from=first, verified=last, holds=holds)
+            note = replace(note, verified_from=first, verified=last)
+            return replace(note, place=place_, holds=holds, restored=False)
 
         ArchiveNote.change(self._fs, layout, settings.name, edit)
 

@@ -73,12 +73,22 @@ def is_of(fs: FileSystem, manifest: Manifest, log: Log | None, end: int) -> bool
         return True
     schema = schema_of(manifest.origin.format)
     try:
-        last = [_last_row(fs, os.path.join(manifest.folder, file.path)) for file in newest.files]
-        row = max(last, key=_offset).cast(schema)
-        found = list(read_rows(log, manifest.origin.queue, _offset(row), _offset(row) + 1, schema))
+        paths = [os.path.join(manifest.folder, file.path) for file in newest.files]
+        row = _last_row(fs, max(paths, key=lambda path: _last_offset(fs, path))).cast(schema)
+        offset = row.column("offset")[0].as_py()
+        found = list(read_rows(log, manifest.origin.queue, offset, offset + 1, schema))
     except (Corrupt, OSError, OffsetOutOfRange, pa.ArrowException):
         return True
     return all(not each.num_rows or _same(each, row) for each in found)
+
+
+def _last_offset(fs: FileSystem, path: str) -> int:
+    """Of a file's rows, by the bounds of the last row group, whose first column it is."""
+    source: Any = Source(fs, path)
+    with contextlib.closing(source), pq.ParquetFile(source) as file:
+        group = file.metadata.row_group(file.metadata.num_row_groups - 1)
+    bounds = group.column(0).statistics
+    return bounds.max if bounds is not None and bounds.has_min_max else 0
 
 
 def _last_row(fs: FileSystem, path: str) -> pa.RecordBatch:
@@ -87,11 +97,6 @@ def _last_row(fs: FileSystem, path: str) -> pa.RecordBatch:
         table = file.read_row_group(file.metadata.num_row_groups - 1)
     [row] = table.slice(table.num_rows - 1).combine_chunks().to_batches()
     return row
-
-
-def _offset(row: pa.RecordBatch) -> int:
-    found: int = row.column("offset")[0].as_py()
-    return found
 
 
 class _Reading:
