@@ -20,6 +20,7 @@ from tailrace.log.options import Retention
 from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.backup_restore import restore_backup
 from tailrace.queue.stats import look_through
+from tailrace.spark.lake import archive as archiving
 from tailrace.spark.lake import restore as restoring
 from tailrace.spark.lake.archive import archive, release
 from tailrace.spark.lake.engines import Task
@@ -253,6 +254,29 @@ def test_the_note_of_another_archive_tells_nothing(tmp_path: Path) -> None:
         with pytest.raises(Corrupt, match="is damaged"):
             put(store, stream, lake, delete=True, engine=Elsewhere())
         assert stream.log.start_offset == 0
+
+
+def test_what_another_archive_holds_meanwhile_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two begin at once: one of them deletes, when the other has looked at the note already."""
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL, retention={"max_length_messages": 1})
+        fill(stream, 50)
+
+        def at_last(*_: Any) -> bool:
+            monkeypatch.undo()
+            put(store, stream, tmp_path / "one", delete=True)
+            fill(stream, 50)
+            return True
+
+        monkeypatch.setattr(archiving, "is_of", at_last)
+        with pytest.raises(ConfigError, match="retention waits for that one"):
+            put(store, stream, tmp_path / "two")
+        note = note_of(store, stream)
+        assert (note.holds, note.folder(store.layout)) == (True, str(tmp_path / "one"))
+        stream.vacuum()
+        assert stream.log.start_offset == note.verified
 
 
 @pytest.mark.usefixtures("pieces")

@@ -232,15 +232,9 @@ class _Run:
         note = ArchiveNote.load(self._fs, self._look.layout, self._order.queue)
         if note is None or note.incarnation != self._settings.incarnation:
             return
+        if not self._goes_on(note):
+            return
         folder = note.folder(self._look.layout)
-        if not note.is_of(self._look.layout, self._folder):
-            if not note.holds:
-                return
-            raise ConfigError(
-                f"the archive of the queue {self._order.queue!r} is {folder}, and its retention "
-                "waits for that one; to begin another, let go of it: tailrace archive "
-                f"{self._order.queue} --release"
-            )
         if note.restored and not self._order.is_named:
             raise ConfigError(
                 f"{folder} is the archive of the store that this one was restored from; if that "
@@ -257,6 +251,19 @@ class _Run:
                 f"after: tailrace archive {self._order.queue} --release",
                 path=folder,
             )
+
+    def _goes_on(self, note: ArchiveNote) -> bool:
+        """Whether it is the archive of a note of this queue. `ConfigError` if it is another than
+        the one that retention waits for."""
+        if note.is_of(self._look.layout, self._folder):
+            return True
+        if note.holds:
+            raise ConfigError(
+                f"the archive of the queue {self._order.queue!r} is "
+                f"{note.folder(self._look.layout)}, and its retention waits for that one; to begin "
+                f"another, let go of it: tailrace archive {self._order.queue} --release"
+            )
+        return False
 
     def _check_log(self, manifest: Manifest, log: Log | None) -> None:
         """Refuse a log that went back, as that of a backup does: it gives offsets once more."""
@@ -283,7 +290,8 @@ class _Run:
 
         def edit(note: ArchiveNote | None) -> ArchiveNote:
             is_ours = note is not None and note.incarnation == settings.incarnation
-            if note is None or not is_ours or not note.is_of(layout, self._folder):
+            # Somebody may have begun another archive since that was checked.
+            if note is None or not is_ours or not self._goes_on(note):
                 note = ArchiveNote(settings.incarnation, place_)
             holds = note.holds or self._order.drop is not None
             first, last = verified or (note.verified_from, note.verified)
