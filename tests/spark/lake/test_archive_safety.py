@@ -24,7 +24,7 @@ from tailrace.spark.lake import archive as archiving
 from tailrace.spark.lake import restore as restoring
 from tailrace.spark.lake.archive import archive, release
 from tailrace.spark.lake.engines import Task
-from tailrace.spark.lake.manifest import Manifest
+from tailrace.spark.lake.manifest import Manifest, Origin, Writing
 from tailrace.spark.lake.writing import Piece, Staged
 from tests.spark.lake.support import SMALL, T0, Inline, fill, open_store, order, pieces, put
 
@@ -72,7 +72,8 @@ def test_a_new_archive_has_nothing_of_the_lost_one(tmp_path: Path, is_released: 
         shutil.rmtree(lake)
         if is_released:
             release(look_through(store), "events")
-        else:  # as when a version that kept it has released the note
+        else:  # as when a version that kept it has released the note, and begun anew
+            Writing(FS, str(lake), Origin("events", stream.settings.incarnation)).close()
             kept = ArchiveNote(
                 stream.settings.incarnation, ArchiveNote.place_of(store.layout, str(lake)), 100
             )
@@ -85,6 +86,45 @@ def test_a_new_archive_has_nothing_of_the_lost_one(tmp_path: Path, is_released: 
         assert stream.vacuum().segments == 0
         assert stream.log.start_offset == start
         assert put(store, stream, lake, delete=True).deleted_segments > 0
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_an_archive_that_is_not_there_is_not_begun_anew(tmp_path: Path, delete: bool) -> None:
+    """As that of a disk that is not mounted, whether retention waits for it or not."""
+    lake, away = tmp_path / "lake", tmp_path / "away"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 60)
+        put(store, stream, lake)
+        fill(stream, 60)
+        lake.rename(away)
+        for is_named in (True, False):
+            with pytest.raises(ConfigError, match=r"bring the archive back, .* --release, then"):
+                put(store, stream, lake, delete=delete, is_named=is_named)
+        assert not lake.exists()
+        away.rename(lake)
+        assert put(store, stream, lake).rows
+        release(look_through(store), "events")  # while it is there: that says nothing yet
+        shutil.rmtree(lake)
+        with pytest.raises(ConfigError, match="bring the archive back"):
+            put(store, stream, lake, delete=delete)
+        assert release(look_through(store), "events") is None
+        assert put(store, stream, lake, delete=delete).first == 0
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_an_archive_that_was_begun_goes_on(tmp_path: Path, delete: bool) -> None:
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        Writing(FS, str(lake), Origin("events", stream.settings.incarnation)).close()  # and a kill
+        put(store, stream, lake, delete=delete, is_named=False)
+        fill(stream, 60)
+        shutil.rmtree(lake)
+        release(look_through(store), "events")
+        with pytest.raises(NotWritten):  # before any step
+            archive(look_through(store), order(stream, lake, delete=delete), NoRoom())
+        assert put(store, stream, lake, delete=delete, is_named=False).rows
 
 
 @pytest.mark.usefixtures("pieces")

@@ -25,7 +25,7 @@ from tailrace.log.retention import VacuumReport
 from tailrace.queue.archived import ArchiveNote, archive_folder, check_outside
 from tailrace.queue.retaining import awaits_groups
 from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
-from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing
+from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing, is_gone
 from tailrace.spark.lake.placing import place, tidy
 from tailrace.spark.lake.tables import FORMATS, Table, TableBehind, formats_in, open_table
 from tailrace.spark.lake.verify import is_of, verify
@@ -142,12 +142,15 @@ def size_to_archive(look: Look, order: Order) -> int:
 
 
 def release(look: Look, queue: str) -> ArchiveNote | None:
-    """Have retention no longer wait for the archive; where that is stays known. What was noted.
-    Whoever goes on with it compares anew: by then another may be in its place."""
+    """Have retention no longer wait for the archive; where that is stays known, if it is there.
+    What is noted then. Whoever goes on with it compares anew: by then another may be in its
+    place."""
     look.settings(queue)
 
     def edit(note: ArchiveNote | None) -> ArchiveNote | None:
-        return None if note is None else replace(note, holds=False, verified=0, verified_from=0)
+        if note is None or is_gone(look.fs, note.folder(look.layout)):
+            return None
+        return replace(note, holds=False, verified=0, verified_from=0)
 
     try:
         return ArchiveNote.change(look.fs, look.layout, queue, edit)
@@ -175,8 +178,10 @@ class _Run:
 
     def run(self) -> ArchiveReport:
         self._check_folder()
+        # In this order: who writes a note has begun the archive before.
+        note = ArchiveNote.load(self._fs, self._look.layout, self._order.queue)
         found = Manifest.find(self._fs, self._folder)
-        self._check_note(found)
+        self._check_note(note, found)
         partition_by = self._order.partition_by
         if partition_by is None:
             partition_by = "" if found is None else found.origin.partition_by
@@ -228,8 +233,7 @@ class _Run:
                 " that is empty, or new"
             )
 
-    def _check_note(self, found: Manifest | None) -> None:
-        note = ArchiveNote.load(self._fs, self._look.layout, self._order.queue)
+    def _check_note(self, note: ArchiveNote | None, found: Manifest | None) -> None:
         if note is None or note.incarnation != self._settings.incarnation:
             return
         if not self._goes_on(note):
@@ -241,9 +245,15 @@ class _Run:
                 f"one does not go on with it, name it: tailrace archive {self._order.queue} --to "
                 f"{folder}; else --release, then --to a new folder"
             )
+        if found is None:
+            raise ConfigError(
+                f"the archive of the queue {self._order.queue!r} is not in {folder} any more; "
+                "bring the archive back, or mount its disk; to begin a new one: tailrace archive "
+                f"{self._order.queue} --release, then --to"
+            )
         if not note.holds:
             return
-        reached = max((step.last for step in found.steps), default=0) if found else 0
+        reached = max((step.last for step in found.steps), default=0)
         if reached < note.verified:
             raise Corrupt(
                 f"{folder}: the manifest ends at offset {reached}, and what is below "

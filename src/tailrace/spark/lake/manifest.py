@@ -45,6 +45,7 @@ __all__ = [
     "Writing",
     "document_of",
     "is_archive",
+    "is_gone",
     "side_of",
     "step_of",
 ]
@@ -259,6 +260,17 @@ def side_of(folder: str) -> str:
 def is_archive(folder: str) -> bool:
     """Has anything been archived there?"""
     return os.path.exists(os.path.join(side_of(folder), _NAME))
+
+
+def is_gone(fs: FileSystem, folder: str) -> bool:
+    """Is there no archive? What cannot be looked at now may be there."""
+    try:
+        fs.stat(os.path.join(side_of(folder), _NAME))
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _parse(data: bytes, path: str) -> tuple[list[dict[str, Any]], int]:
