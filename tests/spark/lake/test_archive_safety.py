@@ -16,6 +16,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
 
 from tailrace import ConfigError, Corrupt, NotWritten, Queue, Store, Stream
 from tailrace.log.fs import FileSystem, OsFileSystem
+from tailrace.log.offline.repair import recover
 from tailrace.log.options import Retention
 from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.backup_restore import restore_backup
@@ -26,7 +27,7 @@ from tailrace.spark.lake.archive import archive, release
 from tailrace.spark.lake.engines import Task
 from tailrace.spark.lake.manifest import Manifest, Origin, Writing
 from tailrace.spark.lake.writing import Piece, Staged
-from tests.spark.lake.support import SMALL, T0, Inline, fill, open_store, order, pieces, put
+from tests.spark.lake.support import HOUR, SMALL, T0, Inline, fill, open_store, order, pieces, put
 
 __all__ = ["pieces"]  # a fixture
 
@@ -125,6 +126,30 @@ def test_an_archive_that_was_begun_goes_on(tmp_path: Path, delete: bool) -> None
         with pytest.raises(NotWritten):  # before any step
             archive(look_through(store), order(stream, lake, delete=delete), NoRoom())
         assert put(store, stream, lake, delete=delete, is_named=False).rows
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("partition_by", ["", "hour"])
+def test_what_the_log_has_lost_since_is_in_the_archive(tmp_path: Path, partition_by: str) -> None:
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 60, every_ms=HOUR // 8)
+        rows = put(store, stream, lake, partition_by=partition_by).rows
+        segment = sorted((tmp_path / "data").rglob("*.seg"))[1]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    with open_store(tmp_path / "data") as store, pytest.raises(Corrupt):
+        put(store, store.stream("events"), lake, delete=True)  # nobody has accepted it yet
+    recover(FS, str(segment.parent), apply=True)
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events")
+        left = len(list(stream.log.read()))
+        assert left < 60
+        report = put(store, stream, lake, delete=True)
+        assert report.verified == rows
+        assert stream.log.start_offset == rows
 
 
 @pytest.mark.usefixtures("pieces")

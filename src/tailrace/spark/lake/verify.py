@@ -2,7 +2,8 @@
 
 The checksum of a whole file tells that it is as it was written; the comparison, that what was
 written is what the log has: the same offsets, times, keys, values and headers, no row more and none
-less. What is read from the log is checked by its own checksums.
+less. What is read from the log is checked by its own checksums. Rows that the log has lost since,
+which somebody has accepted, are in the archive alone: they are passed over.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
+from tailrace.log.cuts import given_up
 from tailrace.spark.lake.files import Source
 from tailrace.spark.lake.manifest import ArchivedFile, Manifest, Origin, Step
 from tailrace.spark.lake.reading import MOST_FILES, check_file, reading
@@ -37,13 +39,14 @@ def verify(fs: FileSystem, log: Log, folder: str, origin: Origin, step: Step) ->
     What they have before that is not looked at: the log may begin inside of a step."""
     for file in step.files:
         check_file(fs, folder, file)
+    lost = given_up(log, step.first, step.last)
     known = {os.path.dirname(file.path): file for file in step.files}
     folders = sorted(known) or [""]
     for first in range(0, len(folders), MOST_FILES):
         chosen = folders[first : first + MOST_FILES]
         with contextlib.ExitStack() as stack:
             readings = {
-                each: stack.enter_context(_Reading(fs, folder, known[each], step.first))
+                each: stack.enter_context(_Reading(fs, folder, known[each], step.first, lost))
                 for each in chosen
                 if each in known
             }
@@ -102,10 +105,18 @@ def _last_row(fs: FileSystem, path: str) -> pa.RecordBatch:
 class _Reading:
     """A file, compared with the log's rows as they come."""
 
-    def __init__(self, fs: FileSystem, folder: str, file: ArchivedFile, first: int) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        file: ArchivedFile,
+        first: int,
+        lost: list[tuple[int, int]],
+    ) -> None:
         self._path = os.path.join(folder, file.path)
         self._source: Any = Source(fs, self._path)
         self._first = first
+        self._lost = lost
         self._batches = self._read()
         self._batch: pa.RecordBatch | None = None
 
@@ -119,7 +130,13 @@ class _Reading:
     def _read(self) -> Any:
         with reading(self._path), pq.ParquetFile(self._source) as file:
             for batch in file.iter_batches(batch_size=_ROWS):
-                yield batch.filter(pc.greater_equal(batch.column("offset"), self._first))
+                yield batch.filter(self._to_compare(batch.column("offset")))
+
+    def _to_compare(self, offsets: Any) -> Any:
+        kept = pc.greater_equal(offsets, self._first)
+        for first, last in self._lost:
+            kept = pc.and_(kept, pc.or_(pc.less(offsets, first), pc.greater_equal(offsets, last)))
+        return kept
 
     def _next(self) -> pa.RecordBatch | None:
         """What has been read and not compared."""
