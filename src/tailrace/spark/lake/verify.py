@@ -42,6 +42,17 @@ def verify(fs: FileSystem, log: Log, folder: str, origin: Origin, step: Step) ->
     lost = given_up(log, step.first, step.last)
     known = {os.path.dirname(file.path): file for file in step.files}
     folders = sorted(known) or [""]
+
+    def is_compared(each: str) -> bool:
+        """Now, and not with other files."""
+        if each not in known:
+            raise Corrupt(
+                f"{folder}: the archive has no file of {each or 'the offsets'} "
+                f"{step.first} to {step.last}, and the log has rows there",
+                path=folder,
+            )
+        return each in readings
+
     for first in range(0, len(folders), MOST_FILES):
         chosen = folders[first : first + MOST_FILES]
         with contextlib.ExitStack() as stack:
@@ -52,15 +63,8 @@ def verify(fs: FileSystem, log: Log, folder: str, origin: Origin, step: Step) ->
             }
             schema = schema_of(origin.format)
             for rows in read_rows(log, origin.queue, step.first, step.last, schema):
-                for each, part in by_time(rows, origin.partition_by):
-                    if each in readings:
-                        readings[each].compare(part)
-                    elif each not in known:
-                        raise Corrupt(
-                            f"{folder}: the archive has no file of {each or 'the offsets'} "
-                            f"{step.first} to {step.last}, and the log has rows there",
-                            path=folder,
-                        )
+                for each, part in by_time(rows, origin.partition_by, is_compared):
+                    readings[each].compare(part)
             for reading in readings.values():
                 reading.check_end()
 
