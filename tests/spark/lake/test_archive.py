@@ -334,6 +334,22 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "new").exists()
 
 
+def test_no_archive_is_in_another(tmp_path: Path) -> None:
+    """Who reads the one around would read both."""
+    with open_store(tmp_path / "data") as store:
+        one, other = store.stream("one", **SMALL), store.stream("other", **SMALL)
+        put(store, one, tmp_path / "lake")
+        (tmp_path / "link").symlink_to(tmp_path / "lake")
+        for inside in ("lake/other", "lake/a/b", "lake/date=2026-11-17", "link/other"):
+            with pytest.raises(ConfigError, match=r"lake, which is an archive; .* beside those"):
+                put(store, other, tmp_path / inside)
+        assert [each.name for each in (tmp_path / "lake").iterdir()] == ["_tailrace"]
+        put(store, one, tmp_path / "link")  # its own
+        put(store, other, tmp_path / "all" / "other")
+        with pytest.raises(ConfigError, match="not empty: there is other"):
+            put(store, store.stream("third", **SMALL), tmp_path / "all")
+
+
 def test_one_at_a_time(tmp_path: Path) -> None:
     with open_store(tmp_path / "data") as store:
         stream = store.stream("events", **SMALL)

@@ -25,7 +25,15 @@ from tailrace.log.retention import VacuumReport
 from tailrace.queue.archived import ArchiveNote, archive_folder, check_outside
 from tailrace.queue.retaining import awaits_groups
 from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
-from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing, is_gone
+from tailrace.spark.lake.manifest import (
+    PARTITIONS,
+    Manifest,
+    Origin,
+    Step,
+    Writing,
+    archive_around,
+    is_gone,
+)
 from tailrace.spark.lake.placing import place, tidy
 from tailrace.spark.lake.tables import FORMATS, Table, TableBehind, formats_in, open_table
 from tailrace.spark.lake.verify import is_of, verify
@@ -220,6 +228,12 @@ class _Run:
 
     def _check_folder(self) -> None:
         check_outside(self._folder, self._look.layout.root)
+        around = archive_around(os.path.dirname(os.path.realpath(self._folder)))
+        if around is not None:
+            raise ConfigError(
+                f"{self._folder} is in {around}, which is an archive; each queue has a folder of "
+                "its own, beside those of others"
+            )
         try:
             names = set(self._fs.names(self._folder))
         except FileNotFoundError:

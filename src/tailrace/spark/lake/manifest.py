@@ -43,6 +43,7 @@ __all__ = [
     "Origin",
     "Step",
     "Writing",
+    "archive_around",
     "document_of",
     "is_archive",
     "is_gone",
@@ -260,6 +261,17 @@ def side_of(folder: str) -> str:
 def is_archive(folder: str) -> bool:
     """Has anything been archived there?"""
     return os.path.exists(os.path.join(side_of(folder), _NAME))
+
+
+def archive_around(folder: str) -> str | None:
+    """The archive in which a folder is, by whatever links, or which it is itself. Who reads that
+    one takes whatever Parquet is in it for its own."""
+    each, above = "", os.path.realpath(folder)
+    while each != above:
+        if is_archive(above):
+            return above
+        each, above = above, os.path.dirname(above)
+    return None
 
 
 def is_gone(fs: FileSystem, folder: str) -> bool:

@@ -94,7 +94,7 @@ def _last_offset(fs: FileSystem, path: str) -> int:
     source: Any = Source(fs, path)
     with contextlib.closing(source), pq.ParquetFile(source) as file:
         group = file.metadata.row_group(file.metadata.num_row_groups - 1)
-    bounds = group.column(0).statistics
+    bounds: Any = group.column(0).statistics
     return bounds.max if bounds is not None and bounds.has_min_max else 0
 
 
