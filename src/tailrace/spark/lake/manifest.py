@@ -281,7 +281,7 @@ def is_gone(fs: FileSystem, folder: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:
-        pass
+        return False
     return False
 
 
