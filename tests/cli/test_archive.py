@@ -90,6 +90,25 @@ def test_a_damaged_note_is_dropped_by_release(filled: Shell) -> None:
     filled.ok("archive", "events", "--to", "lake")
 
 
+def test_it_goes_on_only_where_the_archive_is_and_is_its_own(filled: Shell) -> None:
+    filled.ok("archive", "events", "--to", "lake")
+    (filled.folder / "lake").rename(filled.folder / "away")
+    assert "is not in" in filled.refused("archive", "events")
+    (filled.folder / "away").rename(filled.folder / "lake")
+    filled.ok("archive", "events")
+    filled.ok("backup", "copied")
+    filled.ok("restore-backup", "copied", "--store", "copy")
+    said = filled.refused("archive", "events", "--store", "copy")
+    assert "is the archive of the store that this one was restored from" in said
+    (filled.folder / "copy/tailrace.yaml").write_text(
+        "queues: [{name: events, type: stream, archive: {to: ../lake, every: 0}}]"
+    )
+    said = filled.refused("archive", "--all", "--store", "copy")
+    assert "was restored from" in said
+    filled.ok("archive", "events", "--store", "copy", "--to", "lake")
+    filled.ok("archive", "--all", "--store", "copy")
+
+
 CONFIG = """
 queues:
   - {name: events, type: stream, archive: {to: lake/events, partition_by: date, delete: true}}
@@ -112,6 +131,7 @@ def test_one_that_fails_does_not_keep_the_others_waiting(filled: Shell) -> None:
     (filled.folder / "tailrace.yaml").write_text(CONFIG)
     filled.ok("archive", "--all")
     shutil.rmtree(filled.folder / "lake")
+    filled.ok("archive", "orders", "--release")
     done = filled("archive", "--all", "--json")
     assert done.returncode == 2
     events, orders = (json.loads(line) for line in done.stdout.splitlines())

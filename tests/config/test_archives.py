@@ -60,6 +60,31 @@ def test_what_is_wrong_is_told_with_its_line(
         Config.load(path)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("lake", "lake/b", "it is in another queue's, on line 2"),
+        ("lake", "link/b/c", "it is in another queue's, on line 2"),
+        ("lake/b", "lake", "it has another queue's, on line 2"),
+        ("lake/b", "lake/bc", None),
+    ],
+)
+def test_no_archive_is_in_another(
+    tmp_path: Path, first: str, second: str, said: str | None
+) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "link").symlink_to("lake")
+    path = tmp_path / "tailrace.yaml"
+    path.write_text(
+        "queues:\n"
+        f"- {{name: a, archive: {{to: {first}}}}}\n"
+        f"- {{name: b, archive: {{to: {second}}}}}\n"
+    )
+    found = check(path)
+    assert [problem.line for problem in found] == ([] if said is None else [3])
+    assert said is None or said in found[0].message
+
+
 @pytest.mark.parametrize("to", ["lake", "{folder}/lake", "./x/../lake", "link"])
 def test_each_queue_has_a_folder_of_its_own(tmp_path: Path, to: str) -> None:
     (tmp_path / "lake").mkdir()

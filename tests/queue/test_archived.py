@@ -14,6 +14,7 @@ from tailrace import Corrupt, Full, Record, Store
 from tailrace.kernel import encode
 from tailrace.log.prepending import Front, joint_of, prepend
 from tailrace.queue.archived import ArchiveNote
+from tailrace.queue.backup_restore import restore_backup, verify_backup
 from tailrace.queue.layout import Layout
 from tailrace.queue.stats import look_through, queue_stats
 from tailrace.testing import Crash, FaultyFileSystem, SimulatedDisk, every_call
@@ -165,6 +166,25 @@ def test_a_damaged_note_holds_everything(store: Store) -> None:
     assert found.archive_holds
     path.write_bytes(good)
     assert stream.vacuum().segments > 0
+
+
+def test_a_restored_note_is_marked_and_one_that_is_damaged_stays(
+    store: Store, tmp_path: Path
+) -> None:
+    store.stream("good")
+    store.stream("damaged")
+    for name in ("good", "damaged"):
+        hold(store, name, 7)
+    damaged = note_path(store, "damaged").read_bytes()[:-3]
+    note_path(store, "damaged").write_bytes(damaged)
+    store.backup(tmp_path / "backup")
+    restore_backup(tmp_path / "backup", tmp_path / "copy")
+    verify_backup(tmp_path / "backup")
+    good = ArchiveNote.load(store.fs, store.layout, "good")
+    assert good is not None
+    with Store(tmp_path / "copy", upkeep=False) as copy:
+        assert ArchiveNote.load(copy.fs, copy.layout, "good") == replace(good, restored=True)
+        assert note_path(copy, "damaged").read_bytes() == damaged
 
 
 def test_a_note_of_a_queue_that_was_deleted_says_nothing_of_the_next(store: Store) -> None:

@@ -119,7 +119,8 @@ def archive(
             found = opened.get(queue)
             drop = found.drop_archived if delete else None
             folder = _remembered(opened, queue) if to is None else to
-            orders = [_order(queue, folder, format, partition_by, since, until, drop)]
+            is_named = to is not None
+            orders = [_order(queue, folder, format, partition_by, since, until, drop, is_named)]
         _run(opened, orders, spark, master, conf, as_json)
 
 

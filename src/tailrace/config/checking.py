@@ -304,11 +304,14 @@ class _Rules:
         except ConfigError as error:
             self._findings.complain(path, str(error))
             return
-        first = self._archives.setdefault(folder, path)
-        if first != path:
-            line = self._findings.line_of(first)
-            said = f"it is another queue's, on line {line}; each queue has a folder of its own"
-            self._findings.complain(path, said)
+        for other, first in self._archives.items():
+            if os.path.commonpath([folder, other]) in (folder, other):
+                line = self._findings.line_of(first)
+                where = "is" if folder == other else "is in" if folder.startswith(other) else "has"
+                said = f"it {where} another queue's, on line {line}; each queue has a folder of "
+                self._findings.complain(path, said + "its own, beside those of others")
+                return
+        self._archives[folder] = path
 
     def _try_each(self, path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options that are good by themselves."""

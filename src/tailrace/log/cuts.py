@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tailrace.log.log import Log
 
-__all__ = ["Cut", "cuts", "sealed_end", "start_now"]
+__all__ = ["Cut", "cuts", "given_up", "sealed_end", "start_now"]
 
 
 class Cut(NamedTuple):
@@ -66,6 +66,16 @@ def sealed_end(log: Log) -> int:
     if mark is not None and log.flush_mode == "async":
         end = min(end, mark.durable)
     return max(end, view.start)
+
+
+def given_up(log: Log, first: int, last: int) -> list[tuple[int, int]]:
+    """Of a range, the offsets whose records are lost, which somebody has accepted."""
+    log._observer.view()
+    return [
+        (max(gap.first, first), min(gap.next, last))
+        for gap in log._observer.gaps.all()
+        if gap.kind == "lost" and gap.acknowledged and gap.first < last and gap.next > first
+    ]
 
 
 def start_now(log: Log) -> int:

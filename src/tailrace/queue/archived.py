@@ -7,6 +7,10 @@ compared. A log that starts before that range has got back what nobody has compa
 archive, so nothing goes until that is done.
 
 A note that cannot be read holds everything: nobody deletes what may be the only copy.
+
+In a store that was restored from a backup the note tells of the archive that the backup's store has
+(`restored`). It holds as it did, but the copy does not go on with it until somebody says so: both
+would give the same offsets to different messages.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from tailrace.errors import ConfigError, Corrupt
 from tailrace.log.fs import FileSystem, read_file, replace_file
@@ -23,7 +27,7 @@ from tailrace.log.sidefiles import FOLDER
 from tailrace.queue.journal import encode_line, parse_line
 from tailrace.queue.layout import Layout, find_base
 
-__all__ = ["NAME", "ArchiveNote", "archive_folder", "check_outside"]
+__all__ = ["NAME", "ArchiveNote", "archive_folder", "as_restored", "check_outside", "is_note"]
 
 NAME: Final = "archive"
 
@@ -66,6 +70,7 @@ class ArchiveNote:
     verified: int = 0
     holds: bool = False
     verified_from: int = 0
+    restored: bool = False
 
     @classmethod
     def load(cls, fs: FileSystem, layout: Layout, queue: str) -> ArchiveNote | None:
@@ -84,8 +89,9 @@ class ArchiveNote:
                 "again with --release, which drops the note",
                 path=path,
             )
-        if document.pop("t", None) != "archive" or document.pop("format", None) != _FORMAT:
+        if not _is_ours(document):
             raise Corrupt(f"{path} is of a newer version of tailrace: upgrade this one", path=path)
+        del document["t"], document["format"]
         return cls(**document)
 
     @classmethod
@@ -108,8 +114,7 @@ class ArchiveNote:
             if after is None and before is not None:
                 _remove(fs, layout, queue)
             elif after is not None and after != before:
-                line = encode_line({"t": "archive", "format": _FORMAT, **asdict(after)})
-                replace_file(fs, _path(layout, queue), line)
+                replace_file(fs, _path(layout, queue), _line(asdict(after)))
             else:  # whoever wrote it may not have lived to sync its name
                 fs.sync_dir(folder)
             return after
@@ -151,6 +156,28 @@ class ArchiveNote:
         archive has no say."""
         has_say = self.holds and self.incarnation == incarnation
         return self.verified_of(start) if has_say else None
+
+
+def is_note(path: str) -> bool:
+    """Whether a file of a store is such a note."""
+    return os.path.basename(path) == NAME and os.path.basename(os.path.dirname(path)) == FOLDER
+
+
+def as_restored(data: bytes) -> bytes:
+    """A note of a backup as it is to be in the store that is restored from it. One that cannot be
+    read stays as it is: it holds everything, and nobody goes on with it."""
+    document = parse_line(data.removesuffix(b"\n"))
+    if document is None or not _is_ours(document):
+        return data
+    return _line({**document, "restored": True})
+
+
+def _is_ours(document: dict[str, Any]) -> bool:
+    return document.get("t") == "archive" and document.get("format") == _FORMAT
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    return encode_line({"t": "archive", "format": _FORMAT, **document})
 
 
 def _path(layout: Layout, queue: str) -> str:

@@ -15,8 +15,9 @@ import os
 from typing import Final, NamedTuple
 
 from tailrace.errors import ConfigError, Corrupt, NotWritten
-from tailrace.log.fs import FileSystem, OsFileSystem
+from tailrace.log.fs import FileSystem, OsFileSystem, read_file
 from tailrace.log.ground import refuse_network
+from tailrace.queue.archived import as_restored, is_note
 from tailrace.queue.backup_files import (
     CONFIG,
     FILES,
@@ -84,8 +85,11 @@ def restore_backup(
             copy.expected = total
             copy.count(total // 2)
             _copy_all(copy, os.path.join(source, FILES), manifest.files)
+            _mark_notes(copy)
+            copy.sync()
             aside = Copy(disk, os.path.join(os.path.dirname(content), CONFIG))
             _copy_all(aside, os.path.join(source, CONFIG), manifest.config)
+            aside.sync()
             _check_target(disk, folder)  # somebody may have been faster
             config = _put_config(aside, folder)
             try:
@@ -107,7 +111,16 @@ def _copy_all(copy: Copy, source: str, files: dict[str, Sum]) -> None:
         original = os.path.join(source, name)
         if not copy.copy(name, original) or copy.files[name] != wanted:
             raise Corrupt(f"{original} has changed while it was copied", path=original)
-    copy.sync()
+
+
+def _mark_notes(copy: Copy) -> None:
+    """Have each queue that was archived know that the archive is not its own."""
+    for name in list(copy.files):
+        if is_note(name):
+            path = copy.path(name)
+            data = read_file(copy.fs, path, copy.files[name].size)
+            assert data is not None
+            copy.write(name, as_restored(data))
 
 
 def _put_config(copy: Copy, folder: str) -> tuple[str, ...]:

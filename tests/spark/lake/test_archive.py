@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Generator
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from tailrace.log.cuts import sealed_end
 from tailrace.log.fs import OsFileSystem
 from tailrace.queue.stats import look_through
 from tailrace.spark.lake import archive as archiving
+from tailrace.spark.lake import verify as verifying
 from tailrace.spark.lake import writing
 from tailrace.spark.lake.archive import Order, archive, release, size_to_archive
 from tailrace.spark.lake.manifest import Manifest, Origin, Writing
@@ -161,6 +163,48 @@ def test_more_hours_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.M
         )
 
 
+@pytest.mark.parametrize("where", [writing, verifying], ids=["writing", "verifying"])
+def test_each_row_is_put_into_a_folder_once_however_many_there_are(
+    tmp_path: Path, where: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        for folder, rows in by_time(*arguments):
+            parts.append(rows.num_rows)
+            yield folder, rows
+
+    monkeypatch.setattr(where, "MOST_FILES", 3)
+    monkeypatch.setattr(where, "by_time", counted)
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 60, every_ms=HOUR)
+        report = put(store, stream, tmp_path / "lake", partition_by="hour", delete=True)
+        assert report.files > 30
+        assert sum(parts) == report.rows
+
+
+def test_rows_of_mixed_times_stay_in_their_order() -> None:
+    chance = random.Random(1)
+    times = [T0 + chance.randrange(50) * HOUR + chance.randrange(HOUR) for _ in range(3000)]
+    times[::7] = [1 << 62] * len(times[::7])
+    array = pa.array(times, pa.int64()).view(pa.timestamp("ms", "UTC"))
+    nothing = [pa.nulls(3000, field.type) for field in SCHEMA][2:]
+    rows = pa.RecordBatch.from_arrays([pa.array(range(3000)), array, *nothing], schema=SCHEMA)
+    expected: dict[str, list[int]] = {}
+    for offset, time in enumerate(times):
+        if time == 1 << 62:
+            folder = "date=__HIVE_DEFAULT_PARTITION__/hour=__HIVE_DEFAULT_PARTITION__"
+        else:
+            folder = f"{datetime.fromtimestamp(time / 1000, UTC):date=%Y-%m-%d/hour=%H}"
+        expected.setdefault(folder, []).append(offset)
+    found = [(at, part.column("offset").to_pylist()) for at, part in by_time(rows, "hour")]
+    assert found == list(expected.items())
+    some = set(list(expected)[::3])
+    chosen = [at for at, _ in by_time(rows, "hour", lambda folder: folder in some)]
+    assert chosen == list(expected)[::3]
+
+
 def test_times_that_no_calendar_has() -> None:
     times = [-(1 << 62), -62_135_596_800_001, -62_135_596_800_000, 253_402_300_799_999, 1 << 62]
     array = pa.array(times, pa.int64()).view(pa.timestamp("ms", "UTC"))
@@ -288,6 +332,22 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
             with pytest.raises(ConfigError, match="is not one of"):
                 put(store, other, tmp_path / "new", **wrong)
         assert not (tmp_path / "new").exists()
+
+
+def test_no_archive_is_in_another(tmp_path: Path) -> None:
+    """Who reads the one around would read both."""
+    with open_store(tmp_path / "data") as store:
+        one, other = store.stream("one", **SMALL), store.stream("other", **SMALL)
+        put(store, one, tmp_path / "lake")
+        (tmp_path / "link").symlink_to(tmp_path / "lake")
+        for inside in ("lake/other", "lake/a/b", "lake/date=2026-11-17", "link/other"):
+            with pytest.raises(ConfigError, match=r"lake, which is an archive; .* beside those"):
+                put(store, other, tmp_path / inside)
+        assert [each.name for each in (tmp_path / "lake").iterdir()] == ["_tailrace"]
+        put(store, one, tmp_path / "link")  # its own
+        put(store, other, tmp_path / "all" / "other")
+        with pytest.raises(ConfigError, match="not empty: there is other"):
+            put(store, store.stream("third", **SMALL), tmp_path / "all")
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:

@@ -14,18 +14,20 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
 
-from tailrace import Corrupt, NotWritten, Queue, Store, Stream
+from tailrace import ConfigError, Corrupt, NotWritten, Queue, Store, Stream
 from tailrace.log.fs import FileSystem, OsFileSystem
+from tailrace.log.offline.repair import recover
 from tailrace.log.options import Retention
 from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.backup_restore import restore_backup
 from tailrace.queue.stats import look_through
+from tailrace.spark.lake import archive as archiving
 from tailrace.spark.lake import restore as restoring
 from tailrace.spark.lake.archive import archive, release
 from tailrace.spark.lake.engines import Task
-from tailrace.spark.lake.manifest import Manifest
+from tailrace.spark.lake.manifest import Manifest, Origin, Writing
 from tailrace.spark.lake.writing import Piece, Staged
-from tests.spark.lake.support import SMALL, T0, Inline, fill, open_store, order, pieces, put
+from tests.spark.lake.support import HOUR, SMALL, T0, Inline, fill, open_store, order, pieces, put
 
 __all__ = ["pieces"]  # a fixture
 
@@ -71,7 +73,8 @@ def test_a_new_archive_has_nothing_of_the_lost_one(tmp_path: Path, is_released: 
         shutil.rmtree(lake)
         if is_released:
             release(look_through(store), "events")
-        else:  # as when a version that kept it has released the note
+        else:  # as when a version that kept it has released the note, and begun anew
+            Writing(FS, str(lake), Origin("events", stream.settings.incarnation)).close()
             kept = ArchiveNote(
                 stream.settings.incarnation, ArchiveNote.place_of(store.layout, str(lake)), 100
             )
@@ -84,6 +87,69 @@ def test_a_new_archive_has_nothing_of_the_lost_one(tmp_path: Path, is_released: 
         assert stream.vacuum().segments == 0
         assert stream.log.start_offset == start
         assert put(store, stream, lake, delete=True).deleted_segments > 0
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_an_archive_that_is_not_there_is_not_begun_anew(tmp_path: Path, delete: bool) -> None:
+    """As that of a disk that is not mounted, whether retention waits for it or not."""
+    lake, away = tmp_path / "lake", tmp_path / "away"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 60)
+        put(store, stream, lake)
+        fill(stream, 60)
+        lake.rename(away)
+        for is_named in (True, False):
+            with pytest.raises(ConfigError, match=r"bring the archive back, .* --release, then"):
+                put(store, stream, lake, delete=delete, is_named=is_named)
+        assert not lake.exists()
+        away.rename(lake)
+        assert put(store, stream, lake).rows
+        release(look_through(store), "events")  # while it is there: that says nothing yet
+        shutil.rmtree(lake)
+        with pytest.raises(ConfigError, match="bring the archive back"):
+            put(store, stream, lake, delete=delete)
+        assert release(look_through(store), "events") is None
+        assert put(store, stream, lake, delete=delete).first == 0
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_an_archive_that_was_begun_goes_on(tmp_path: Path, delete: bool) -> None:
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        Writing(FS, str(lake), Origin("events", stream.settings.incarnation)).close()  # and a kill
+        put(store, stream, lake, delete=delete, is_named=False)
+        fill(stream, 60)
+        shutil.rmtree(lake)
+        release(look_through(store), "events")
+        with pytest.raises(NotWritten):  # before any step
+            archive(look_through(store), order(stream, lake, delete=delete), NoRoom())
+        assert put(store, stream, lake, delete=delete, is_named=False).rows
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("partition_by", ["", "hour"])
+def test_what_the_log_has_lost_since_is_in_the_archive(tmp_path: Path, partition_by: str) -> None:
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 60, every_ms=HOUR // 8)
+        rows = put(store, stream, lake, partition_by=partition_by).rows
+        segment = sorted((tmp_path / "data").rglob("*.seg"))[1]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    with open_store(tmp_path / "data") as store, pytest.raises(Corrupt):
+        put(store, store.stream("events"), lake, delete=True)  # nobody has accepted it yet
+    recover(FS, str(segment.parent), apply=True)
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events")
+        left = len(list(stream.log.read()))
+        assert left < 60
+        report = put(store, stream, lake, delete=True)
+        assert report.verified == rows
+        assert stream.log.start_offset == rows
 
 
 @pytest.mark.usefixtures("pieces")
@@ -176,6 +242,62 @@ def test_a_log_that_went_back_is_told(tmp_path: Path, more: int, partition_by: s
         put(store, stream, tmp_path / "new", delete=True)
 
 
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_copy_does_not_go_on_with_the_archive_of_the_original(
+    tmp_path: Path, delete: bool
+) -> None:
+    """It is restored beside it, so the note leads to the same folder."""
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 50)
+        put(store, stream, lake, delete=delete)
+        before = note_of(store, stream)
+        store.backup(tmp_path / "backup")
+    restore_backup(tmp_path / "backup", tmp_path / "copy")
+    with open_store(tmp_path / "copy") as store:
+        copy = store.stream("events")
+        assert note_of(store, copy) == replace(before, restored=True)
+        for number in range(50):
+            copy.publish(b"another %d" % number)
+        copy.log.flush()
+        archived = Manifest.load(FS, str(lake))
+        for is_released in (False, True):
+            if is_released:
+                release(look_through(store), "events")
+            with pytest.raises(ConfigError, match=r"restored from; .* --release, then --to"):
+                put(store, copy, lake, delete=delete, is_named=False)
+        assert Manifest.load(FS, str(lake)) == archived
+        put(store, copy, tmp_path / "new", delete=delete)
+        assert not note_of(store, copy).restored
+        put(store, copy, tmp_path / "new", delete=delete, is_named=False)
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events")
+        fill(stream, 50)
+        assert put(store, stream, lake, delete=delete, is_named=False).rows
+
+
+def test_who_names_the_archive_goes_on_with_it_after_a_restore(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL)
+        fill(stream, 50)
+        put(store, stream, lake, delete=True)
+        store.backup(tmp_path / "backup")
+    shutil.rmtree(tmp_path / "data")
+    restore_backup(tmp_path / "backup", tmp_path / "again")
+    with open_store(tmp_path / "again") as store:
+        stream = store.stream("events")
+        held = note_of(store, stream)
+        assert (held.holds, held.restored) == (True, True)
+        fill(stream, 50)
+        stream.vacuum()
+        assert stream.log.start_offset <= held.verified
+        assert put(store, stream, lake, delete=True).deleted_segments
+        assert not note_of(store, stream).restored
+        assert put(store, stream, lake, is_named=False).steps == 0
+
+
 def test_the_note_of_another_archive_tells_nothing(tmp_path: Path) -> None:
     """Somebody archives the queue elsewhere at the same time: what was compared there is not
     compared here."""
@@ -197,6 +319,29 @@ def test_the_note_of_another_archive_tells_nothing(tmp_path: Path) -> None:
         with pytest.raises(Corrupt, match="is damaged"):
             put(store, stream, lake, delete=True, engine=Elsewhere())
         assert stream.log.start_offset == 0
+
+
+def test_what_another_archive_holds_meanwhile_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two begin at once: one of them deletes, when the other has looked at the note already."""
+    with open_store(tmp_path / "data") as store:
+        stream = store.stream("events", **SMALL, retention={"max_length_messages": 1})
+        fill(stream, 50)
+
+        def at_last(*_: Any) -> bool:
+            monkeypatch.undo()
+            put(store, stream, tmp_path / "one", delete=True)
+            fill(stream, 50)
+            return True
+
+        monkeypatch.setattr(archiving, "is_of", at_last)
+        with pytest.raises(ConfigError, match="retention waits for that one"):
+            put(store, stream, tmp_path / "two")
+        note = note_of(store, stream)
+        assert (note.holds, note.folder(store.layout)) == (True, str(tmp_path / "one"))
+        stream.vacuum()
+        assert stream.log.start_offset == note.verified
 
 
 @pytest.mark.usefixtures("pieces")

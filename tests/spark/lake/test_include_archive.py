@@ -258,6 +258,21 @@ def test_an_archive_that_ends_behind_the_log_is_refused(tmp_path: Path) -> None:
         rows_of(tmp_path / "before", "offset", **both)
 
 
+def test_an_archive_with_the_rows_of_a_copy_is_refused(tmp_path: Path) -> None:
+    """Both went on from the same log, and the copy has archived more."""
+    path, folder = tmp_path / "store", tmp_path / "archive"
+    fill(path, QUEUE, 5)
+    shutil.copytree(path, tmp_path / "copy")
+    fill(path, QUEUE, 10)
+    with open_store(tmp_path / "copy") as store:
+        store.get(QUEUE).publish(b"another")
+    both = {"includeArchive": "true", "archive": str(folder)}
+    archived(tmp_path / "copy", folder, [0, 6])
+    assert len(rows_of(tmp_path / "copy", "offset", **both)) == 6
+    with pytest.raises(ConfigError, match="has other messages than the log of 'q'"):
+        rows_of(path, "offset", **both)
+
+
 def test_of_several_queues(tmp_path: Path) -> None:
     path = tmp_path / "store"
     folders = {}

@@ -25,7 +25,15 @@ from tailrace.log.retention import VacuumReport
 from tailrace.queue.archived import ArchiveNote, archive_folder, check_outside
 from tailrace.queue.retaining import awaits_groups
 from tailrace.spark.lake.engines import Direct, Engine, Task, in_order
-from tailrace.spark.lake.manifest import PARTITIONS, Manifest, Origin, Step, Writing
+from tailrace.spark.lake.manifest import (
+    PARTITIONS,
+    Manifest,
+    Origin,
+    Step,
+    Writing,
+    archive_around,
+    is_gone,
+)
 from tailrace.spark.lake.placing import place, tidy
 from tailrace.spark.lake.tables import FORMATS, Table, TableBehind, formats_in, open_table
 from tailrace.spark.lake.verify import is_of, verify
@@ -50,7 +58,8 @@ Progress = Callable[[int, int], object]
 class Order:
     """What to archive, and how. `None` for `format` and `partition_by` is as the archive has it.
     `drop` deletes what is verified; with it the queue's retention waits for the archive from then
-    on. Times are in milliseconds."""
+    on. Times are in milliseconds. `is_named`: somebody has named the folder just now, and not a
+    note or a configuration, which may have come with a backup."""
 
     queue: str
     folder: str
@@ -59,6 +68,7 @@ class Order:
     since_ms: int | None = None
     until_ms: int | None = None
     drop: Callable[[], VacuumReport] | None = None
+    is_named: bool = True
 
     def check(self) -> None:
         if not self.folder:
@@ -140,12 +150,15 @@ def size_to_archive(look: Look, order: Order) -> int:
 
 
 def release(look: Look, queue: str) -> ArchiveNote | None:
-    """Have retention no longer wait for the archive; where that is stays known. What was noted.
-    Whoever goes on with it compares anew: by then another may be in its place."""
+    """Have retention no longer wait for the archive; where that is stays known, if it is there.
+    What is noted then. Whoever goes on with it compares anew: by then another may be in its
+    place."""
     look.settings(queue)
 
     def edit(note: ArchiveNote | None) -> ArchiveNote | None:
-        return None if note is None else replace(note, holds=False, verified=0, verified_from=0)
+        if note is None or is_gone(look.fs, note.folder(look.layout)):
+            return None
+        return replace(note, holds=False, verified=0, verified_from=0)
 
     try:
         return ArchiveNote.change(look.fs, look.layout, queue, edit)
@@ -173,8 +186,10 @@ class _Run:
 
     def run(self) -> ArchiveReport:
         self._check_folder()
+        # In this order: who writes a note has begun the archive before.
+        note = ArchiveNote.load(self._fs, self._look.layout, self._order.queue)
         found = Manifest.find(self._fs, self._folder)
-        self._check_note(found)
+        self._check_note(note, found)
         partition_by = self._order.partition_by
         if partition_by is None:
             partition_by = "" if found is None else found.origin.partition_by
@@ -213,6 +228,12 @@ class _Run:
 
     def _check_folder(self) -> None:
         check_outside(self._folder, self._look.layout.root)
+        around = archive_around(os.path.dirname(os.path.realpath(self._folder)))
+        if around is not None:
+            raise ConfigError(
+                f"{self._folder} is in {around}, which is an archive; each queue has a folder of "
+                "its own, beside those of others"
+            )
         try:
             names = set(self._fs.names(self._folder))
         except FileNotFoundError:
@@ -226,18 +247,27 @@ class _Run:
                 " that is empty, or new"
             )
 
-    def _check_note(self, found: Manifest | None) -> None:
-        note = ArchiveNote.load(self._fs, self._look.layout, self._order.queue)
-        if note is None or note.incarnation != self._settings.incarnation or not note.holds:
+    def _check_note(self, note: ArchiveNote | None, found: Manifest | None) -> None:
+        if note is None or note.incarnation != self._settings.incarnation:
+            return
+        if not self._goes_on(note):
             return
         folder = note.folder(self._look.layout)
-        if not note.is_of(self._look.layout, self._folder):
+        if note.restored and not self._order.is_named:
             raise ConfigError(
-                f"the archive of the queue {self._order.queue!r} is {folder}, and its retention "
-                "waits for that one; to begin another, let go of it: tailrace archive "
-                f"{self._order.queue} --release"
+                f"{folder} is the archive of the store that this one was restored from; if that "
+                f"one does not go on with it, name it: tailrace archive {self._order.queue} --to "
+                f"{folder}; else --release, then --to a new folder"
             )
-        reached = max((step.last for step in found.steps), default=0) if found else 0
+        if found is None:
+            raise ConfigError(
+                f"the archive of the queue {self._order.queue!r} is not in {folder} any more; "
+                "bring the archive back, or mount its disk; to begin a new one: tailrace archive "
+                f"{self._order.queue} --release, then --to"
+            )
+        if not note.holds:
+            return
+        reached = max((step.last for step in found.steps), default=0)
         if reached < note.verified:
             raise Corrupt(
                 f"{folder}: the manifest ends at offset {reached}, and what is below "
@@ -245,6 +275,19 @@ class _Run:
                 f"after: tailrace archive {self._order.queue} --release",
                 path=folder,
             )
+
+    def _goes_on(self, note: ArchiveNote) -> bool:
+        """Whether it is the archive of a note of this queue. `ConfigError` if it is another than
+        the one that retention waits for."""
+        if note.is_of(self._look.layout, self._folder):
+            return True
+        if note.holds:
+            raise ConfigError(
+                f"the archive of the queue {self._order.queue!r} is "
+                f"{note.folder(self._look.layout)}, and its retention waits for that one; to begin "
+                f"another, let go of it: tailrace archive {self._order.queue} --release"
+            )
+        return False
 
     def _check_log(self, manifest: Manifest, log: Log | None) -> None:
         """Refuse a log that went back, as that of a backup does: it gives offsets once more."""
@@ -271,12 +314,14 @@ class _Run:
 
         def edit(note: ArchiveNote | None) -> ArchiveNote:
             is_ours = note is not None and note.incarnation == settings.incarnation
-            if note is None or not is_ours or not note.is_of(layout, self._folder):
+            # Somebody may have begun another archive since that was checked.
+            if note is None or not is_ours or not self._goes_on(note):
                 note = ArchiveNote(settings.incarnation, place_)
             holds = note.holds or self._order.drop is not None
             first, last = verified or (note.verified_from, note.verified)
             last = min(last, manifest.reaches(first))
-            return replace(note, place=place_, verified_from=first, verified=last, holds=holds)
+            note = replace(note, verified_from=first, verified=last)
+            return replace(note, place=place_, holds=holds, restored=False)
 
         ArchiveNote.change(self._fs, layout, settings.name, edit)
 

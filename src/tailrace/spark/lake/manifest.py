@@ -43,8 +43,10 @@ __all__ = [
     "Origin",
     "Step",
     "Writing",
+    "archive_around",
     "document_of",
     "is_archive",
+    "is_gone",
     "side_of",
     "step_of",
 ]
@@ -259,6 +261,28 @@ def side_of(folder: str) -> str:
 def is_archive(folder: str) -> bool:
     """Has anything been archived there?"""
     return os.path.exists(os.path.join(side_of(folder), _NAME))
+
+
+def archive_around(folder: str) -> str | None:
+    """The archive in which a folder is, by whatever links, or which it is itself. Who reads that
+    one takes whatever Parquet is in it for its own."""
+    each, above = "", os.path.realpath(folder)
+    while each != above:
+        if is_archive(above):
+            return above
+        each, above = above, os.path.dirname(above)
+    return None
+
+
+def is_gone(fs: FileSystem, folder: str) -> bool:
+    """Is there no archive? What cannot be looked at now may be there."""
+    try:
+        fs.stat(os.path.join(side_of(folder), _NAME))
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _parse(data: bytes, path: str) -> tuple[list[dict[str, Any]], int]:

@@ -11,8 +11,10 @@ before it was there (format 1) go on without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -52,6 +54,7 @@ _FORMAT_1: Final = pa.schema(
 # partitions.
 _FIRST: Final = datetime(1, 1, 1, tzinfo=UTC)
 _LAST: Final = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -95,10 +98,16 @@ def records_of(rows: pa.RecordBatch) -> pa.RecordBatch:
     return chosen
 
 
-def by_time(rows: pa.RecordBatch, partition_by: str) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each date, or each hour, with the folder that they belong to; of none: all."""
+def by_time(
+    rows: pa.RecordBatch,
+    partition_by: str,
+    is_wanted: Callable[[str], bool] = lambda folder: True,
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each date, or each hour, with the folder that they belong to; of none: all. Those
+    of a folder that is not wanted cost next to nothing, however many there are."""
     if not partition_by:
-        yield "", rows
+        if is_wanted(""):
+            yield "", rows
         return
     times = rows.column("timestamp")
     is_known = pc.and_(
@@ -106,20 +115,32 @@ def by_time(rows: pa.RecordBatch, partition_by: str) -> Iterator[tuple[str, pa.R
     )
     known = pc.if_else(is_known, times, None)
     floors = pc.floor_temporal(known, unit="hour" if partition_by == "hour" else "day")
-    folders = pc.unique(floors)
+    encoded = floors.dictionary_encode("encode")
+    moments = encoded.dictionary.view(pa.int64()).to_pylist()
+    folders = [_folder(each, partition_by) for each in moments]
+    wanted = [number for number, folder in enumerate(folders) if is_wanted(folder)]
     if len(folders) == 1:  # as it mostly is
-        yield _folder(folders[0].as_py(), partition_by), rows
+        if wanted:
+            yield folders[0], rows
         return
-    for each in folders:
-        mask = pc.equal(floors, each) if each.is_valid else pc.is_null(floors)
-        yield _folder(each.as_py(), partition_by), rows.filter(mask)
+    if not wanted:
+        return
+    # Folders are numbered as they come, and so they are counted.
+    counts = pc.value_counts(encoded.indices).field("counts").to_pylist()
+    starts = [0, *accumulate(counts)]
+    places = pc.array_sort_indices(encoded.indices)  # those of a folder in their order
+    for number in wanted:
+        # A copy: a part does not keep the whole batch in memory.
+        yield folders[number], rows.take(places.slice(starts[number], counts[number]))
 
 
 def _moment(at: datetime) -> Any:
     return pa.scalar(at, _TIME)
 
 
-def _folder(moment: datetime | None, partition_by: str) -> str:
+@lru_cache(1 << 14)  # all batches of a step may have the same thousands
+def _folder(moment_ms: int | None, partition_by: str) -> str:
+    moment = None if moment_ms is None else _EPOCH + timedelta(milliseconds=moment_ms)
     date = NO_TIME if moment is None else moment.date().isoformat()
     if partition_by == "date":
         return f"date={date}"

@@ -43,6 +43,7 @@ def order_of(wanted: ArchiveConfig, store: Store) -> Order:
         wanted.format,
         wanted.partition_by,
         drop=store.get(wanted.queue).drop_archived if wanted.delete else None,
+        is_named=False,
     )
 
 

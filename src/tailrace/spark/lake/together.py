@@ -24,6 +24,7 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import OURS, Decoder, Projection, Rows, time_of
 from tailrace.spark.lake.manifest import Manifest
 from tailrace.spark.lake.reading import first_at, read_file, within
+from tailrace.spark.lake.verify import is_of
 from tailrace.spark.planning import Place, Range, behind, cut, lost, unseen
 
 if TYPE_CHECKING:
@@ -90,6 +91,12 @@ class Whole:
                 f"archive: {folder} has offsets up to {self._ranges[-1][1]}, and the log of "
                 f"{queue.name!r} ends at {log.end_offset}: it went back, as after a backup was "
                 "restored, and gives offsets once more. Read them one by one"
+            )
+        if not is_of(_FS, self._manifest, log, self.end_offset):
+            raise ConfigError(
+                f"archive: {folder} has other messages than the log of {queue.name!r} at the same "
+                "offsets: one of them went back, as after a backup was restored, and gave offsets "
+                "once more. Read them one by one, or name the folder of the log's own archive"
             )
 
     @property

@@ -2,7 +2,8 @@
 
 The checksum of a whole file tells that it is as it was written; the comparison, that what was
 written is what the log has: the same offsets, times, keys, values and headers, no row more and none
-less. What is read from the log is checked by its own checksums.
+less. What is read from the log is checked by its own checksums. Rows that the log has lost since,
+which somebody has accepted, are in the archive alone: they are passed over.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from tailrace.errors import Corrupt, OffsetOutOfRange
+from tailrace.log.cuts import given_up
 from tailrace.spark.lake.files import Source
 from tailrace.spark.lake.manifest import ArchivedFile, Manifest, Origin, Step
 from tailrace.spark.lake.reading import MOST_FILES, check_file, reading
@@ -37,27 +39,32 @@ def verify(fs: FileSystem, log: Log, folder: str, origin: Origin, step: Step) ->
     What they have before that is not looked at: the log may begin inside of a step."""
     for file in step.files:
         check_file(fs, folder, file)
+    lost = given_up(log, step.first, step.last)
     known = {os.path.dirname(file.path): file for file in step.files}
     folders = sorted(known) or [""]
+
+    def is_compared(each: str) -> bool:
+        """Now, and not with other files."""
+        if each not in known:
+            raise Corrupt(
+                f"{folder}: the archive has no file of {each or 'the offsets'} "
+                f"{step.first} to {step.last}, and the log has rows there",
+                path=folder,
+            )
+        return each in readings
+
     for first in range(0, len(folders), MOST_FILES):
         chosen = folders[first : first + MOST_FILES]
         with contextlib.ExitStack() as stack:
             readings = {
-                each: stack.enter_context(_Reading(fs, folder, known[each], step.first))
+                each: stack.enter_context(_Reading(fs, folder, known[each], step.first, lost))
                 for each in chosen
                 if each in known
             }
             schema = schema_of(origin.format)
             for rows in read_rows(log, origin.queue, step.first, step.last, schema):
-                for each, part in by_time(rows, origin.partition_by):
-                    if each in readings:
-                        readings[each].compare(part)
-                    elif each not in known:
-                        raise Corrupt(
-                            f"{folder}: the archive has no file of {each or 'the offsets'} "
-                            f"{step.first} to {step.last}, and the log has rows there",
-                            path=folder,
-                        )
+                for each, part in by_time(rows, origin.partition_by, is_compared):
+                    readings[each].compare(part)
             for reading in readings.values():
                 reading.check_end()
 
@@ -73,12 +80,22 @@ def is_of(fs: FileSystem, manifest: Manifest, log: Log | None, end: int) -> bool
         return True
     schema = schema_of(manifest.origin.format)
     try:
-        last = [_last_row(fs, os.path.join(manifest.folder, file.path)) for file in newest.files]
-        row = max(last, key=_offset).cast(schema)
-        found = list(read_rows(log, manifest.origin.queue, _offset(row), _offset(row) + 1, schema))
+        paths = [os.path.join(manifest.folder, file.path) for file in newest.files]
+        row = _last_row(fs, max(paths, key=lambda path: _last_offset(fs, path))).cast(schema)
+        offset = row.column("offset")[0].as_py()
+        found = list(read_rows(log, manifest.origin.queue, offset, offset + 1, schema))
     except (Corrupt, OSError, OffsetOutOfRange, pa.ArrowException):
         return True
     return all(not each.num_rows or _same(each, row) for each in found)
+
+
+def _last_offset(fs: FileSystem, path: str) -> int:
+    """Of a file's rows, by the bounds of the last row group, whose first column it is."""
+    source: Any = Source(fs, path)
+    with contextlib.closing(source), pq.ParquetFile(source) as file:
+        group = file.metadata.row_group(file.metadata.num_row_groups - 1)
+    bounds: Any = group.column(0).statistics
+    return bounds.max if bounds is not None and bounds.has_min_max else 0
 
 
 def _last_row(fs: FileSystem, path: str) -> pa.RecordBatch:
@@ -89,18 +106,21 @@ def _last_row(fs: FileSystem, path: str) -> pa.RecordBatch:
     return row
 
 
-def _offset(row: pa.RecordBatch) -> int:
-    found: int = row.column("offset")[0].as_py()
-    return found
-
-
 class _Reading:
     """A file, compared with the log's rows as they come."""
 
-    def __init__(self, fs: FileSystem, folder: str, file: ArchivedFile, first: int) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        file: ArchivedFile,
+        first: int,
+        lost: list[tuple[int, int]],
+    ) -> None:
         self._path = os.path.join(folder, file.path)
         self._source: Any = Source(fs, self._path)
         self._first = first
+        self._lost = lost
         self._batches = self._read()
         self._batch: pa.RecordBatch | None = None
 
@@ -114,7 +134,13 @@ class _Reading:
     def _read(self) -> Any:
         with reading(self._path), pq.ParquetFile(self._source) as file:
             for batch in file.iter_batches(batch_size=_ROWS):
-                yield batch.filter(pc.greater_equal(batch.column("offset"), self._first))
+                yield batch.filter(self._to_compare(batch.column("offset")))
+
+    def _to_compare(self, offsets: Any) -> Any:
+        kept = pc.greater_equal(offsets, self._first)
+        for first, last in self._lost:
+            kept = pc.and_(kept, pc.or_(pc.less(offsets, first), pc.greater_equal(offsets, last)))
+        return kept
 
     def _next(self) -> pa.RecordBatch | None:
         """What has been read and not compared."""

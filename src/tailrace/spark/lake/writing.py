@@ -127,6 +127,7 @@ class _Writing:
         self._piece = piece
         self._staging = staging
         self._done = done
+        self._chosen: set[str] = set()
         self._open: dict[str, _Parquet] = {}
         self._waiting = 0
         self.has_more = False
@@ -136,14 +137,9 @@ class _Writing:
         return set(self._open)
 
     def take(self, rows: pa.RecordBatch) -> None:
-        for folder, part in by_time(rows, self._origin.partition_by):
-            if folder in self._done:
-                continue
+        for folder, part in by_time(rows, self._origin.partition_by, self._is_chosen):
             file = self._open.get(folder)
             if file is None:
-                if len(self._open) >= MOST_FILES:
-                    self.has_more = True
-                    continue
                 path = os.path.join(self._staging, uuid.uuid4().hex + _ENDING)
                 target = os.path.join(folder, self._piece.name)
                 schema = rows.schema.with_metadata(self._notes())
@@ -151,6 +147,18 @@ class _Writing:
             self._waiting += file.take(part)
             while self._waiting > WAITING_BYTES:
                 self._waiting -= max(self._open.values(), key=lambda each: each.waiting).flush()
+
+    def _is_chosen(self, folder: str) -> bool:
+        """Whether it is written in this reading: as many are as files may be open."""
+        if folder in self._chosen:
+            return True
+        if folder in self._done:
+            return False
+        if len(self._chosen) >= MOST_FILES:
+            self.has_more = True
+            return False
+        self._chosen.add(folder)
+        return True
 
     def _notes(self) -> dict[str, str]:
         """What a file says of itself."""

@@ -9,7 +9,7 @@ from tailrace.log.fs import OsFileSystem
 from tailrace.queue.archived import check_outside
 from tailrace.queue.layout import find_root
 from tailrace.spark.checkpoints import is_local
-from tailrace.spark.lake.manifest import is_archive
+from tailrace.spark.lake.manifest import archive_around
 from tailrace.spark.pipelines.definition import Definition, Files
 
 __all__ = ["check_places"]
@@ -34,21 +34,14 @@ def _check_target(folder: str, store: str) -> None:
         check_outside(folder, find_root(OsFileSystem(), os.path.abspath(store)))
     except ConfigError as error:
         raise ConfigError(f"to.path: {error}") from None
-    for each in _with_those_above(os.path.realpath(folder)):
-        if is_archive(each):
-            raise ConfigError(f"to.path: {each} is an archive of a queue; name another folder")
+    around = archive_around(folder)
+    if around is not None:
+        raise ConfigError(f"to.path: {around} is an archive of a queue; name another folder")
 
 
 def _check_folder(key: str, path: str) -> None:
-    for each in _with_those_above(os.path.abspath(path)):
-        if os.path.lexists(each):
-            if not os.path.isdir(each):
-                raise ConfigError(f"{key}: {each} is a file, not a folder; name another one")
-            return
-
-
-def _with_those_above(path: str) -> list[str]:
-    found = [path]
-    while os.path.dirname(found[-1]) != found[-1]:
-        found.append(os.path.dirname(found[-1]))
-    return found
+    path = os.path.abspath(path)
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        raise ConfigError(f"{key}: {path} is a file, not a folder; name another one")
