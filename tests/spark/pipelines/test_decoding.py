@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from decimal import Decimal
@@ -328,6 +329,35 @@ def test_the_end_of_a_line_of_csv_is_no_data(spark: Any, place: Place) -> None:
         (3, "4"),
         (5, "6\n"),
     ]
+
+
+def test_csv_as_others_write_and_read_it(spark: Any, place: Place) -> None:
+    """In values, in a table and in files of a target: a quote in quotes is doubled, and a backslash
+    is one."""
+    texts = ["plain", 'a "b", c', '"', "back\\slash", 'ends with "\\', " wide ", "two\nlines"]
+    lines = []
+    for number, text in enumerate(texts):
+        buffer = io.StringIO()
+        csv.writer(buffer).writerow([number, text])
+        lines.append(buffer.getvalue())
+    (place.folder / "same.csv").write_bytes("".join(["id,same\r\n", *lines]).encode())
+    place.publish("events", *(line.encode() for line in lines))
+    definition = place.define(
+        format="csv",
+        schema="id long, text string",
+        tables={"same": "same.csv"},
+        sql="SELECT id, text, same FROM events JOIN same USING (id)",
+        to={"path": "lake", "format": "csv"},
+    )
+    place.run(spark, definition)
+    assert place.reasons("events") == {}
+    found = []
+    for path in (place.folder / "lake").glob("*.csv"):
+        with path.open(newline="") as file:
+            found += list(csv.DictReader(file))
+    found.sort(key=lambda row: int(row["id"]))
+    assert [row["text"] for row in found] == texts
+    assert [row["same"] for row in found] == texts
 
 
 @pytest.mark.timeout(120)

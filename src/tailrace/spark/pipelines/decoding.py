@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["bad_rows", "declared", "rows"]
+__all__ = ["CSV", "bad_rows", "declared", "rows"]
+
+CSV: Final = {"escape": '"'}  # a quote in quotes is doubled, as all have it but Spark
 
 _BAD: Final = "is_bad"
 _CORRUPT: Final = "_corrupt_record_"
@@ -182,7 +184,7 @@ def _from_csv(text: Column, columns: Mapping[str, DataType], given: Input) -> Co
 
     kinds = [f"{quoted(name)} {kind.simpleString()}" for name, kind in columns.items()]
     written = ", ".join([*kinds, f"{_CORRUPT} string"])
-    return f.from_csv(text, written, _options(sep=given.delimiter))
+    return f.from_csv(text, written, _options(sep=given.delimiter, **CSV))
 
 
 def _is_no_line() -> Column:

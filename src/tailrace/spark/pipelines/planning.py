@@ -20,7 +20,7 @@ from tailrace.spark import _register
 from tailrace.spark.columns import COLUMNS, HEADERS_AS
 from tailrace.spark.encoding import IGNORED, TAKES, check_schema
 from tailrace.spark.pipelines.avro import FIELDS, REASON, AvroSource, columns_of
-from tailrace.spark.pipelines.decoding import bad_rows, declared, rows
+from tailrace.spark.pipelines.decoding import CSV, bad_rows, declared, rows
 from tailrace.spark.pipelines.definition import Definition, Files, FileTable, Input
 from tailrace.spark.statements import (
     describe,
@@ -195,7 +195,10 @@ class Planner:
 
         reader = self._spark.read.format(table.format)
         if table.format == "csv":
-            reader = reader.option("header", "true").option("sep", table.delimiter)
+            # To infer columns of values with several lines, Spark takes a path for a pattern, twice.
+            has_lines = table.schema is not None or "\\" not in table.path
+            reader = reader.options(header="true", sep=table.delimiter, **CSV)
+            reader = reader.option("multiLine", str(has_lines).lower())
             reader = reader.option("inferSchema", str(table.schema is None).lower())
         try:
             if table.schema is not None:

@@ -21,7 +21,7 @@ from tailrace.log.fs import NO_SPACE
 from tailrace.queue.store import Store
 from tailrace.spark.checkpoints import is_local, use_local_checkpoints
 from tailrace.spark.pipelines.definition import OF_SQL, Definition, Files
-from tailrace.spark.pipelines.files import FileWriter
+from tailrace.spark.pipelines.files import FileWriter, as_files
 from tailrace.spark.pipelines.homes import Home, Made
 from tailrace.spark.pipelines.planning import Planner, letters_of
 from tailrace.spark.pipelines.status import Status, read_status, written_in
@@ -185,8 +185,7 @@ class Run:
         writer = writer.outputMode(self.definition.output_mode)
         if isinstance(to, Files):
             if not to.is_local:
-                writer = writer.format(to.format).partitionBy(*to.partition_by)
-                return writer.option("path", to.path)
+                return as_files(writer, to).option("path", to.path)
             owner = f"{self.definition.name}-{made.id[:8]}".replace("/", "_").replace("%", "_")
             return writer.foreachBatch(FileWriter(to, self.home.files, owner))
         if self.definition.output_mode == "append":
