@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tailrace.errors import ConfigError, Corrupt, OffsetOutOfRange, TailraceError
 from tailrace.log.cuts import cuts
@@ -25,6 +25,7 @@ from tailrace.spark.columns import Decoder, Projection, Rows
 from tailrace.spark.kept import kept_log
 
 __all__ = [
+    "IF_PASSED_OVER",
     "Place",
     "Range",
     "Split",
@@ -37,6 +38,8 @@ __all__ = [
     "read",
     "unseen",
 ]
+
+IF_PASSED_OVER: Final = "With failOnDataLoss=false they are passed over"  # of what is lost
 
 
 class Range(NamedTuple):
@@ -216,6 +219,4 @@ def unseen(path: str) -> ConfigError:
 
 
 def lost(error: TailraceError, why: str) -> TailraceError:
-    return TailraceError(
-        f"rows are lost, which {why}: {error}. With failOnDataLoss=false they are passed over"
-    )
+    return TailraceError(f"rows are lost, which {why}: {error}. {IF_PASSED_OVER}")

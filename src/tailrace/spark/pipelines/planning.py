@@ -175,6 +175,8 @@ class Planner:
         else:
             reader = reader.format("tailrace")
         reader = reader.option("path", self._path).option("queue", given.queue)
+        if self._definition.on_loss == "skip":
+            reader = reader.option("failOnDataLoss", "false")
         if given.is_stream:
             reader = reader.options(**self._beginning(name, given))
             if given.most is not None:

@@ -26,7 +26,7 @@ from tailrace.spark.pipelines.homes import Home, Made
 from tailrace.spark.pipelines.planning import Planner, letters_of
 from tailrace.spark.pipelines.status import Status, read_status, written_in
 from tailrace.spark.pipelines.targets import check_places
-from tailrace.spark.planning import Place
+from tailrace.spark.planning import IF_PASSED_OVER, Place
 from tailrace.spark.session import is_static
 from tailrace.spark.source import offset_of
 from tailrace.spark.statements import describe
@@ -286,6 +286,7 @@ class Run:
         prefix = f"pipeline {self.definition.name!r}: "
         is_ours = isinstance(error, TailraceError)
         said = str(error).removeprefix(prefix) if is_ours else describe(error)
+        said = said.replace(IF_PASSED_OVER, "With on_loss: skip the pipeline passes them over")
         if any(os.strerror(number) in said for number in NO_SPACE):
             to = self.definition.to
             said += (
