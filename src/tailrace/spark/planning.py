@@ -25,6 +25,7 @@ from tailrace.spark.columns import Decoder, Projection, Rows
 from tailrace.spark.kept import kept_log
 
 __all__ = [
+    "DELETED",
     "IF_PASSED_OVER",
     "Place",
     "Range",
@@ -39,6 +40,7 @@ __all__ = [
     "unseen",
 ]
 
+DELETED: Final = "retention has deleted"
 IF_PASSED_OVER: Final = "With failOnDataLoss=false they are passed over"  # of what is lost
 
 
@@ -206,7 +208,7 @@ def behind(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bo
             raise lost(error, "cannot be read") from error
         return error.next_offset
     if fail_on_loss or error.low <= position:
-        raise lost(error, "retention has deleted") from error
+        raise lost(error, DELETED) from error
     return error.low
 
 
