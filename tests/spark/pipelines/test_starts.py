@@ -61,7 +61,9 @@ def test_what_does_not_fit_is_not_passed_over(spark: Any, place: Place) -> None:
         run.poll()
         run.stop()
     let_go(place)
-    with pytest.raises(TailraceError, match=r"retention has deleted.*\. With on_loss: skip the pip"):
+    with pytest.raises(
+        TailraceError, match=r"retention has deleted.*\. With on_loss: skip the pip"
+    ):
         place.run(spark, definition)
     run = place.run(spark, dataclasses.replace(definition, on_loss="skip"))
     assert (run.status.state, run.status.dead_letters) == ("stopped", 0)
