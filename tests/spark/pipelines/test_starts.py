@@ -69,6 +69,14 @@ def test_what_does_not_fit_is_not_passed_over(spark: Any, place: Place) -> None:
     assert (run.status.state, run.status.dead_letters) == ("stopped", 0)
 
 
+def test_how_far_one_queue_is_read_by_several() -> None:
+    """As far as the last of them."""
+    status = Status("p", offsets={"other": 3})
+    ends = [{"events": [20, "i"]}, {"events": [5, "i"]}, {"events": [7, "i"]}, "of another kind"]
+    status.look({"sources": [{"endOffset": end} for end in ends]})
+    assert status.offsets == {"events": 5, "other": 3}
+
+
 def fill(place: Place) -> Definition:
     with place.open() as store:
         events = store.stream("events", compression="none", segment_bytes=1000)
