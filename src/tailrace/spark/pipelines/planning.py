@@ -197,7 +197,7 @@ class Planner:
 
         reader = self._spark.read.format(table.format)
         if table.format == "csv":
-            # To infer columns of values with several lines, Spark takes a path for a pattern, twice.
+            # To infer columns where values have lines, Spark takes a path for a pattern twice.
             has_lines = table.schema is not None or "\\" not in table.path
             reader = reader.options(header="true", sep=table.delimiter, **CSV)
             reader = reader.option("multiLine", str(has_lines).lower())
