@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailrace import ConfigError
-from tailrace.units import format_size, parse_duration, parse_size
+from tailrace.units import format_size, parse_duration, parse_milliseconds, parse_size
 
 
 @pytest.mark.parametrize(
@@ -123,3 +123,16 @@ def test_what_is_no_size(given: Any) -> None:
 )
 def test_sizes_for_people(size: int, text: str) -> None:
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize("text", ["0", "-2030", "999", "20301", "02030", "1704067200000", "9" * 15])
+def test_milliseconds(text: str) -> None:
+    assert parse_milliseconds(text, "key") == int(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("2030", "a date"), ("20260131", "a date"), ("1704067200", "seconds")]
+)
+def test_what_may_be_another_time(text: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"^key: '{text}' may be {meant} or milliseconds"):
+        parse_milliseconds(text, "key")

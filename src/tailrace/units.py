@@ -15,6 +15,7 @@ __all__ = [
     "format_size",
     "is_early",
     "parse_duration",
+    "parse_milliseconds",
     "parse_size",
     "parse_span",
     "write_duration",
@@ -41,6 +42,7 @@ for _power, _letter in enumerate("kmgt", start=1):
 
 _NUMBER = r"\d{1,18}(?:\.\d{1,9})?"
 _DURATION_PART = re.compile(rf"(?<!\d)({_NUMBER})\s*(ms|[smhdw])")
+_OTHER_TIME = re.compile("[1-9](?:[0-9]{3}|[0-9]{7}|[0-9]{9})")
 _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)")
 
 
@@ -74,6 +76,18 @@ def is_early(milliseconds: int, now_ms: int) -> bool:
     """Is this a time since 1970 that nobody can mean? If the clock itself says such times, as in
     a test, then somebody can."""
     return milliseconds < _EARLIEST_MS <= now_ms
+
+
+def parse_milliseconds(text: str, key: str) -> int:
+    """Since 1970, of digits. As many as a year, a date or seconds have are most likely meant as
+    that, and would be a time in 1970. With a 0 in front they are not."""
+    if _OTHER_TIME.fullmatch(text):
+        meant = "seconds" if len(text) == len("1704067200") else "a date"
+        raise ConfigError(
+            f"{key}: {text!r} may be {meant} or milliseconds since 1970: write a date as "
+            "2024-01-01T00:00:00Z, and milliseconds with a 0 in front"
+        )
+    return int(text)
 
 
 def parse_size(value: str | int, key: str) -> int:

@@ -76,6 +76,14 @@ def test_delete_and_release(filled: Shell) -> None:
     assert released == {"type": "released", "queue": "orders", "folder": None}
 
 
+@pytest.mark.parametrize("bound", ["--since", "--until"])
+def test_a_date_without_its_dashes_deletes_nothing(filled: Shell, bound: str) -> None:
+    refused = filled("archive", "events", "--to", "lake", "--delete", bound, "20260131")
+    assert refused.returncode == 2
+    assert "'20260131' may be a date or milliseconds" in " ".join(refused.stderr.split())
+    assert note(filled)["start_offset"] == 0
+
+
 def test_a_damaged_note_is_dropped_by_release(filled: Shell) -> None:
     filled.ok("archive", "events", "--to", "lake", "--delete")
     [path] = filled.store.glob("queue/queues/events/.tailrace/archive")

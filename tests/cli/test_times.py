@@ -22,6 +22,8 @@ def test_times() -> None:
     assert parsed("1700000000000") == 1_700_000_000_000
     assert parsed("1970-01-02") == 86_400_000
     assert parsed("-5") == -5
+    for early in ("0", "999", "020260131", "-20260131", "01704067200"):
+        assert parsed(early) == int(early)
 
 
 @pytest.mark.parametrize(("text", "ago_ms"), [("2h", 7_200_000), ("1h 30m", 5_400_000), ("0s", 0)])
@@ -35,6 +37,13 @@ def test_how_long_ago(text: str, ago_ms: int) -> None:
 @pytest.mark.parametrize("text", ["soon", "", "1.5", "2 years", "h"])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(click.BadParameter, match="nor how long ago, such as 2h"):
+        parsed(text)
+
+
+@pytest.mark.parametrize("text", ["2030", "20260131", "1704067200"])
+def test_digits_that_may_be_a_date(text: str) -> None:
+    """They would be a time in 1970, before all that is there."""
+    with pytest.raises(click.BadParameter, match=f"'{text}' may be .*date as 2024-01-01T00:00:00Z"):
         parsed(text)
 
 

@@ -91,6 +91,7 @@ pipelines:
     watermark: {column: at, delay: 1h}
     start: 2026-01-31T12:00:00Z
     max_offsets_per_trigger: 1000
+    on_loss: skip
     dead_letters: refused
     sql_file: lake.sql
     tables:

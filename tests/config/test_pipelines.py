@@ -20,6 +20,7 @@ MESSAGES = [
     ("  formt: csv", "6: pipelines[0].formt: unknown key; did you mean format?"),
     ("  format: xml", "6: pipelines[0].format: expected one of raw, json, csv, avro, got 'xml'"),
     ("  output_mode: all", "6: pipelines[0].output_mode: expected one of append, update, complete"),
+    ("  on_loss: pass", "6: pipelines[0].on_loss: expected one of fail, skip, got 'pass'"),
     ("  watermark: {delay: 1s}", "6: pipelines[0].watermark.column: it is missing"),
     ("  watermark: at", "6: pipelines[0].watermark: expected a mapping of column, delay, got 'at'"),
     (

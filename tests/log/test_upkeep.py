@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tailrace import Closed, Log, NotWritten
+from tailrace import Closed, Locked, Log, NotWritten
 from tailrace.log.fs import FileLock, OsFileSystem
 from tailrace.log.offline.holders import find_holders
 from tailrace.log.offline.verify import verify
@@ -48,6 +48,23 @@ def test_chores_come_round_at_their_own_pace() -> None:
     assert counts["rarely"] == 0
     assert not our_threads()
     upkeep.stop()  # again
+
+
+def test_a_chore_that_finds_it_locked_comes_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not only an interval later, which may be a day."""
+    monkeypatch.setattr("tailrace.log.upkeep._LATER_S", 0.01)
+    tries: list[int] = []
+
+    def work() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise Locked("somebody is at it")
+
+    upkeep = Upkeep("folder", [Chore("work", 3600, work, first_s=0.0)], free_lock())
+    eventually(lambda: len(tries) == 3)
+    time.sleep(0.05)
+    upkeep.stop()
+    assert len(tries) == 3
 
 
 def test_a_chore_may_come_sooner_for_the_first_time() -> None:

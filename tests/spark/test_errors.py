@@ -129,6 +129,8 @@ def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
         ({"startingTimestamp": "2026-01-31"}, "has no time zone; write 2026-01-31T00:00:00Z for"),
         ({"startingTimestamp": "20240101"}, "write a date as 2024-01-01T00:00:00Z, and millis"),
         ({"endingTimestamp": "20240101"}, "endingTimestamp: '20240101' may be a date or millis"),
+        ({"startingTimestamp": "2030"}, "startingTimestamp: '2030' may be a date or millis"),
+        ({"endingTimestamp": "1704067200"}, "'1704067200' may be seconds or milliseconds"),
         ({"exactTimestamps": "yes"}, "exactTimestamps: expected true or false, got 'yes'"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: expected a whole number above 0"),
         ({"maxOffsetsPerTrigger": "-1"}, "maxOffsetsPerTrigger: expected a whole number above 0"),

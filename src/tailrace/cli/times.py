@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import click
 
 from tailrace.errors import ConfigError
-from tailrace.units import is_early
+from tailrace.units import is_early, parse_milliseconds
 
 __all__ = [
     "check_range",
@@ -27,7 +27,7 @@ def parse_time(_: click.Context, parameter: click.Parameter, text: str | None) -
     if text is None:
         return None
     try:
-        return _absolute(text)
+        return _absolute(text, _count)
     except ValueError:
         ago = _duration(text)
     if ago is None:
@@ -42,10 +42,17 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _absolute(text: str) -> int:
-    """`ValueError` if it is none."""
+def _count(text: str) -> int:
+    try:
+        return parse_milliseconds(text, "time")
+    except ConfigError as error:
+        raise _bad(error) from None
+
+
+def _absolute(text: str, count: Callable[[str], int]) -> int:
+    """`ValueError` if it is none. `count` makes milliseconds of digits."""
     if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit():
-        return int(text)
+        return count(text)
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -73,7 +80,7 @@ def parse_moment(_: click.Context, parameter: click.Parameter, text: str | None)
     if text is None:
         return None
     try:
-        moment = _absolute(text)
+        moment = _absolute(text, int)  # what is in 1970 is refused below, however it is written
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is neither a time such as 2026-01-31T09:26:53Z nor milliseconds since 1970"
@@ -113,4 +120,9 @@ def _in_seconds(parse: Callable[[str, str], int], text: str, parameter: click.Pa
     try:
         return parse(text, parameter.opts[0]) / 1000
     except ConfigError as error:
-        raise click.BadParameter(str(error).partition(": ")[2]) from None
+        raise _bad(error) from None
+
+
+def _bad(error: ConfigError) -> click.BadParameter:
+    """Click names the option itself."""
+    return click.BadParameter(str(error).partition(": ")[2])

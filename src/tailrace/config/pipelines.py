@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from tailrace.config.schema import CONF, FILE_FORMATS, MESSAGE_FORMATS, OUTPUT_MODES
+from tailrace.config.schema import CONF, FILE_FORMATS, MESSAGE_FORMATS, ON_LOSS, OUTPUT_MODES
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.kernel.layout import MAX_OFFSET
 from tailrace.queue.names import check_name
@@ -60,6 +60,7 @@ def problems_of_pipeline(entry: Mapping[str, Any]) -> Found:
     yield from _named("from", "queue", entry)
     yield from _named("dead_letters", "queue", entry)
     yield from _one_of("format", entry, MESSAGE_FORMATS)
+    yield from _one_of("on_loss", entry, ON_LOSS)
     yield from _one_of("output_mode", entry, OUTPUT_MODES)
     yield from _statement(entry)
     yield from _decoding(entry, "")

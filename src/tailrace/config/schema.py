@@ -22,6 +22,7 @@ __all__ = [
     "FILE_FORMATS",
     "MESSAGE_FORMATS",
     "NAME",
+    "ON_LOSS",
     "OUTPUT_MODES",
     "ArchiveEntry",
     "Disk",
@@ -59,6 +60,7 @@ NAME: Final = re.compile(r"^[a-z][a-z0-9_]*$")
 CONF: Final = re.compile(r"^spark\.[^=\s]+=.*$", re.DOTALL)
 MESSAGE_FORMATS: Final = ("raw", "json", "csv", "avro")
 FILE_FORMATS: Final = ("parquet", "csv", "json")
+ON_LOSS: Final = ("fail", "skip")
 OUTPUT_MODES: Final = ("append", "update", "complete")
 _DURATION: Final = r"^\s*(\d+(\.\d+)?\s*([mM]?[sS]|[mMhHdDwW])?\s*)+$"
 _SIZE: Final = r"^\s*\d+(\.\d+)?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
@@ -106,6 +108,7 @@ Delimiter = Annotated[str, _kind("delimiter", min_length=1)]
 MessageFormat = Annotated[str, _choice(MESSAGE_FORMATS)]
 FileFormat = Annotated[str, _choice(FILE_FORMATS)]
 TableFormat = Annotated[str, _choice(sorted({*MESSAGE_FORMATS, *FILE_FORMATS}))]
+OnLoss = Annotated[str, _choice(ON_LOSS)]
 OutputMode = Annotated[str, _choice(OUTPUT_MODES)]
 Flush = Annotated[str, _choice([str(mode) for mode in FlushMode])]
 Codec = Annotated[str, _choice(CODECS)]
@@ -414,6 +417,10 @@ class Pipeline(_Section, frozen=True, kw_only=True):
     max_offsets_per_trigger: Annotated[
         Above0 | None, _says("messages in one batch, at most", "5,000,000")
     ] = None
+    on_loss: Annotated[
+        OnLoss,
+        _says("what to do about messages that retention or damage took before they were read"),
+    ] = "fail"
     dead_letters: Annotated[
         Text | None,
         _says("the queue that takes values that do not fit", "that of `from`: `$dlq/<from>`"),

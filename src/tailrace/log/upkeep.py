@@ -15,7 +15,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from tailrace.errors import Closed, TailraceError
+from tailrace.errors import Closed, Locked, TailraceError
 from tailrace.log.fs import FileLock
 
 __all__ = ["Chore", "Upkeep", "flush_chores"]
@@ -23,6 +23,7 @@ __all__ = ["Chore", "Upkeep", "flush_chores"]
 logger = logging.getLogger("tailrace")
 
 _SOON_S = 0.1
+_LATER_S = 60.0  # what is at it by command, say, takes its time
 
 
 class Chore(NamedTuple):
@@ -48,7 +49,8 @@ def flush_chores(
 
 class Upkeep:
     """Runs chores until it is stopped. A chore that fails is reported and tried again later: what
-    an error means for the log is decided where it happens, not here."""
+    an error means for the log is decided where it happens, not here. One that finds something
+    `Locked` is tried again soon, and not only an interval later."""
 
     def __init__(self, folder: str, chores: list[Chore], lock: FileLock) -> None:
         """`lock` is free, and ours to close."""
@@ -130,6 +132,9 @@ class Upkeep:
             chore.do()
         except Closed:
             return
+        except Locked as error:
+            self.expect(chore.name, _LATER_S)
+            logger.info("%s waits: %s", chore.name, error, extra={"path": self._folder})
         except (TailraceError, OSError) as error:
             self._complain(chore, error)
         except Exception:  # whatever it is, the other chores go on

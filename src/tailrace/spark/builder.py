@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tailrace.errors import ConfigError
 from tailrace.queue.archived import archive_folder
 from tailrace.spark.columns import COLUMNS, HEADERS_AS, kinds_in_sql
-from tailrace.spark.options import milliseconds
 from tailrace.spark.planning import Place
-from tailrace.units import parse_duration
+from tailrace.units import parse_duration, parse_milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,8 +127,8 @@ def _text(key: str | bytes) -> str:
 
 
 def _digits(when: str | int | datetime, word: str) -> str:
-    """As an option, never of eight digits: those are refused there."""
-    return f"{_moment(when, word):09d}"
+    """As an option, where a number with a 0 in front is milliseconds, whatever its length."""
+    return f"{_moment(when, word):011d}"
 
 
 def _moment(when: str | int | datetime, word: str) -> int:
@@ -142,7 +141,7 @@ def _moment(when: str | int | datetime, word: str) -> int:
     if isinstance(when, int):
         return when
     if re.fullmatch("-?[0-9]+", when):
-        return milliseconds(when, word)
+        return parse_milliseconds(when, word)
     try:
         return _moment(datetime.fromisoformat(when), word)
     except ValueError:

@@ -16,7 +16,7 @@ from tailrace.errors import ConfigError
 from tailrace.queue.names import check_name
 from tailrace.queue.topics import check_filter
 from tailrace.spark.columns import HEADERS_AS, Rows
-from tailrace.units import parse_size
+from tailrace.units import parse_milliseconds, parse_size
 
 __all__ = ["SinkOptions", "SourceOptions", "Start"]
 
@@ -263,7 +263,7 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if re.fullmatch("-?[0-9]{1,15}", text):
-        return milliseconds(text, name)
+        return parse_milliseconds(text, name)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -275,16 +275,6 @@ def _time(options: Mapping[str, str], name: str) -> int | None:
         in_utc = f"{moment.isoformat()}Z"  # a zone behind a date alone would be taken for a time
         raise ConfigError(f"{name}: {text!r} has no time zone; write {in_utc} for UTC")
     return round(moment.timestamp() * 1000)
-
-
-def milliseconds(text: str, name: str) -> int:
-    """Since 1970; but eight digits are most likely meant as a date, and would be that year."""
-    if re.fullmatch("[0-9]{8}", text):
-        raise ConfigError(
-            f"{name}: {text!r} may be a date or milliseconds since 1970: write a date as "
-            "2024-01-01T00:00:00Z, and milliseconds with a 0 in front"
-        )
-    return int(text)
 
 
 def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tailrace.errors import ConfigError, Corrupt, OffsetOutOfRange, TailraceError
 from tailrace.log.cuts import cuts
@@ -25,6 +25,8 @@ from tailrace.spark.columns import Decoder, Projection, Rows
 from tailrace.spark.kept import kept_log
 
 __all__ = [
+    "DELETED",
+    "IF_PASSED_OVER",
     "Place",
     "Range",
     "Split",
@@ -37,6 +39,9 @@ __all__ = [
     "read",
     "unseen",
 ]
+
+DELETED: Final = "retention has deleted"
+IF_PASSED_OVER: Final = "With failOnDataLoss=false they are passed over"  # of what is lost
 
 
 class Range(NamedTuple):
@@ -203,7 +208,7 @@ def behind(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bo
             raise lost(error, "cannot be read") from error
         return error.next_offset
     if fail_on_loss or error.low <= position:
-        raise lost(error, "retention has deleted") from error
+        raise lost(error, DELETED) from error
     return error.low
 
 
@@ -216,6 +221,4 @@ def unseen(path: str) -> ConfigError:
 
 
 def lost(error: TailraceError, why: str) -> TailraceError:
-    return TailraceError(
-        f"rows are lost, which {why}: {error}. With failOnDataLoss=false they are passed over"
-    )
+    return TailraceError(f"rows are lost, which {why}: {error}. {IF_PASSED_OVER}")

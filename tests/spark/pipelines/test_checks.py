@@ -17,6 +17,7 @@ from tailrace.spark.pipelines.status import Status, lag_of, read_status
 from tests.spark.pipelines.support import Place, forget_last_commit
 
 SCHEMA = {"format": "json", "schema": "id long, at timestamp"}
+LAKE = {"to": {"path": "x"}}
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a word": ({"sql": "SELECT *\nFORM events"}, "sql: line 2, column 6: Syntax error"),
@@ -57,6 +58,22 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"sql": "SELECT value FROM events", "to": {"path": "x", "partition_by": ["day"]}},
         "to.partition_by: there is no column 'day'; there are value",
     ),
+    "a double": ({"sql": "SELECT 1 AS a, 2 AS A FROM events", **LAKE}, "'a' is there twice"),
+    "parts twice": (
+        {"sql": "SELECT key, 1 AS a FROM events", "to": {"path": "x", "partition_by": ["a", "A"]}},
+        "to.partition_by: 'a' is there twice; remove one",
+    ),
+    "a list": (
+        {
+            "sql": "SELECT key, array(1) AS a FROM events",
+            "to": {"path": "x", "partition_by": ["a"]},
+        },
+        "to.partition_by: the column 'a' is array<int>, of which no name of a folder",
+    ),
+    "an interval": (
+        {"sql": "SELECT key, array(make_interval(1)) AS a FROM events", **LAKE},
+        "to.format: the column 'a' is array<interval>, .* is in no file; write it as string",
+    ),
     "no file": (
         {"sql": "SELECT struct(key) AS s FROM events", "to": {"path": "x", "format": "csv"}},
         "to.format: the column 's' is struct<key:binary>, which is not in a file of CSV",
@@ -88,6 +105,26 @@ def test_what_is_good(spark: Any, place: Place) -> None:
     definition = place.define(sql_file="p.sql", **SCHEMA)
     with pytest.raises(TailraceError, match=r"^pipeline 'p': p\.sql: line 2, column 1: "):
         check(told_apart(spark, definition, {}), str(place.store), definition)
+
+
+def test_what_files_take(spark: Any, place: Place) -> None:
+    """Names in any case, as Spark has them; and doubles, where the file has no rule against it."""
+    place.publish("events", b"")
+    to: dict[str, Any] = {"path": "x", "partition_by": ["day"]}
+    place.run(spark, place.define(sql="SELECT value, 1 AS Day FROM events", to=to))
+    given: list[tuple[str, dict[str, Any]]] = [
+        ("SELECT 1 AS a, 2 AS A FROM events", {"format": "csv"}),
+        ("SELECT value, INTERVAL '1' DAY AS a FROM events", {}),
+    ]
+    for sql, to in given:
+        definition = place.define(sql=sql, to={"path": "x", **to})
+        check(told_apart(spark, definition, {}), str(place.store), definition)
+    exact = place.define(
+        sql="SELECT value, 1 AS a, 2 AS A FROM events",
+        to={"path": "x", "partition_by": ["a"]},
+        conf=["spark.sql.caseSensitive=true"],
+    )
+    check(told_apart(spark, exact, {}), str(place.store), exact)
 
 
 def test_files_that_cannot_be_read(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from decimal import Decimal
@@ -332,25 +333,90 @@ def test_the_end_of_a_line_of_csv_is_no_data(spark: Any, place: Place) -> None:
     ]
 
 
+def test_csv_as_others_write_and_read_it(spark: Any, place: Place) -> None:
+    """In values, in a table and in files of a target: a quote in quotes is doubled, and a backslash
+    is one."""
+    texts = ["plain", 'a "b", c', '"', "back\\slash", 'ends with "\\', " wide ", "two\nlines"]
+    lines = []
+    for number, text in enumerate(texts):
+        buffer = io.StringIO()
+        csv.writer(buffer).writerow([number, text])
+        lines.append(buffer.getvalue())
+    (place.folder / "same.csv").write_bytes("".join(["id,same\r\n", *lines]).encode())
+    place.publish("events", *(line.encode() for line in lines))
+    definition = place.define(
+        format="csv",
+        schema="id long, text string",
+        tables={"same": "same.csv"},
+        sql="SELECT id, text, same FROM events JOIN same USING (id)",
+        to={"path": "lake", "format": "csv"},
+    )
+    place.run(spark, definition)
+    assert place.reasons("events") == {}
+    found = []
+    for path in (place.folder / "lake").glob("*.csv"):
+        with path.open(newline="") as file:
+            found += list(csv.DictReader(file))
+    found.sort(key=lambda row: int(row["id"]))
+    assert [row["text"] for row in found] == texts
+    assert [row["same"] for row in found] == texts
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("format", ["json", "csv"])
 def test_numbers_of_which_no_decimal_can_be_made(spark: Any, place: Place, format: str) -> None:
     """Spark would try, for minutes or for ever."""
     if format == "json":
-        huge = [b'{"d": 1e30000000}', b'{"e": "x", "d":"-1.5E-99999999" }', b'[{"d":1e9999}]']
+        huge = [
+            b'{"d": 1e30000000}',
+            b'{"e": "x", "d":"-1.5E-99999999" }',
+            b'[{"d":1e9999}]',
+            b"{'d': '1e30000000'}",
+            b'{"d": 1e30000000',
+            b'{"d": 1e30000000, "d": 1}',
+            b'{"\\u0064": "1e30000000"}',
+            b'{"e": "\\\\", "d": 1e30000000}',
+            b'{"in": [{"m": {"e": "1e30000000"}}]}',
+            b'{"a": [1, 1e30000000]}',
+        ]
         good = [b'{"d": 1.5, "e": "1e30000000x"}', b'{"d": 2e3, "e": "12e45678ab"}']
     else:
-        huge = [b"1e30000000,x", b'"1e30000000",x']
+        huge = [b"1e30000000,x", b'"1e30000000",x', b"1e30000000,x,y"]
         good = [b"1.5,1e30000000x", b"2e3,12e45678ab"]
     place.publish("events", *good, *huge)
+    inside = (
+        ", `in` array<struct<m: map<string, decimal(4,1)>>>, a array<decimal(4,1)>"
+        if format == "json"
+        else ""
+    )
     definition = place.define(
-        format=format, schema="d decimal(10,2), e string", sql="SELECT d, e FROM events"
+        format=format, schema=f"d decimal(10,2), e string{inside}", sql="SELECT d, e FROM events"
     )
     place.run(spark, definition)
     assert [each["d"] for each in place.documents("out")] == [1.5, 2000.0]
     assert place.reasons("events") == {
         each: f"a number has too large an exponent: '{each.decode()}'" for each in huge
     }
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_texts_that_look_like_such_numbers(spark: Any, place: Place, format: str) -> None:
+    """No decimal is made of them."""
+    texts = ["x, 1e9999, y", "12e45678", "[1e9999]", 'a "b": 1e9999, \\', "it's 1", "1e9999"]
+    lines = [json.dumps({"d": n, "e": text, "o": [text, text]}) for n, text in enumerate(texts)]
+    if format == "csv":
+        lines = [f'{n},"{text.replace(chr(34), chr(34) * 2)}"' for n, text in enumerate(texts)]
+    else:
+        lines += ['{"d": 6, "e": 1e9999, "o": 1e9999}', "{'d': 7, 'e': \"'\", \"o\": '\", 1e9999'}"]
+    place.publish("events", *(line.encode() for line in lines))
+    definition = place.define(
+        format=format, schema="d decimal(10,2), e string", sql="SELECT d, e FROM events"
+    )
+    place.run(spark, definition)
+    assert place.reasons("events") == {}
+    found = place.documents("out")
+    assert [each["e"] for each in found[: len(texts)]] == texts
+    assert len(found) == len(lines)
 
 
 def test_names_inside_of_columns_may_be_any(spark: Any, place: Place) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from tailrace.errors import TailraceError
 from tailrace.log.fs import OsFileSystem
+from tailrace.log.options import Retention
 from tailrace.queue.backup_restore import restore_backup
 from tailrace.queue.offline.verify import verify_store
-from tests.spark.pipelines.support import Place, forget_last_commit
+from tailrace.spark.pipelines.running import Run, told_apart
+from tests.spark.pipelines.support import PATIENCE_S, Place, forget_last_commit
 
 T0 = 1_700_000_040_000  # a whole minute
 MINUTE = 60_000
@@ -101,6 +105,38 @@ def test_joins_with_files_and_other_queues(spark: Any, place: Place) -> None:
     assert list(place.reasons("payments")) == [b"{"]
     assert place.reasons("people") == {}  # it is read at each start: they are left out
     assert run.status.offsets == {"events": 2, "payments": 3}
+
+
+def test_a_table_that_retention_has_passed(spark: Any, place: Place) -> None:
+    """It is read again, as it is by then. If it is as it was, something else is lost."""
+    place.publish("events", b"1")
+    place.publish("prices", b"5", b"6")
+    definition = place.define(
+        tables={"prices": {"queue": "prices"}},
+        sql="SELECT concat(string(e.value), ':', p.of) AS value FROM events e "
+        "CROSS JOIN (SELECT string(count(*)) AS of FROM prices) p",
+    )
+    run = Run(told_apart(spark, definition, {}), str(place.store), definition)
+    with run.home.held():
+        run.start()
+        wait_for(run, place, 1)
+        place.publish("prices", b"7", b"8")  # which it does not see: it has read the table
+        with place.open() as store:
+            store.get("prices").log.let_go(Retention(max_bytes=0), None)
+        place.publish("prices", b"9")
+        place.publish("events", b"2")
+        wait_for(run, place, 2)
+        run.stop(now=True)
+        assert not run._lost_a_table(TailraceError("rows are lost, which retention has deleted"))
+    assert place.values("out") == [b"1:2", b"2:1"]
+
+
+def wait_for(run: Run, place: Place, count: int) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while run.status.rows_out != count:
+        assert run.poll()
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 @pytest.mark.spark("4.2")  # a watermark moves with the second batch of a run

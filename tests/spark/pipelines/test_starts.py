@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Any
@@ -60,8 +61,20 @@ def test_what_does_not_fit_is_not_passed_over(spark: Any, place: Place) -> None:
         run.poll()
         run.stop()
     let_go(place)
-    with pytest.raises(TailraceError, match="retention has deleted"):
+    with pytest.raises(
+        TailraceError, match=r"retention has deleted.*\. With on_loss: skip the pip"
+    ):
         place.run(spark, definition)
+    run = place.run(spark, dataclasses.replace(definition, on_loss="skip"))
+    assert (run.status.state, run.status.dead_letters) == ("stopped", 0)
+
+
+def test_how_far_one_queue_is_read_by_several() -> None:
+    """As far as the last of them."""
+    status = Status("p", offsets={"other": 3})
+    ends = [{"events": [20, "i"]}, {"events": [5, "i"]}, {"events": [7, "i"]}, "of another kind"]
+    status.look({"sources": [{"endOffset": end} for end in ends]})
+    assert status.offsets == {"events": 5, "other": 3}
 
 
 def fill(place: Place) -> Definition:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet  # noqa: F401  whoever imports this finds out now that it is missing
 
-from tailrace.errors import Closed, Locked
+from tailrace.errors import Closed
 from tailrace.log.fs import read_file, replace_file
 from tailrace.log.upkeep import Chore
 from tailrace.queue.stats import look_through
@@ -86,13 +86,7 @@ class _Archiving:
         store = self._store()
         if store is None:
             return
-        try:
-            report = archive(
-                look_through(store), order_of(self._wanted, store), progress=self._go_on
-            )
-        except Locked as error:  # by command, say
-            logger.info("%s", error, extra={"queue": self._wanted.queue})
-            return
+        report = archive(look_through(store), order_of(self._wanted, store), progress=self._go_on)
         replace_file(store.fs, _stamp(self._wanted), b"%d\n" % store.clock.wall_ms())
         if report.rows or report.deleted_segments:
             logger.info(

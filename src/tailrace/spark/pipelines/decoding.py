@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["bad_rows", "declared", "rows"]
+__all__ = ["CSV", "bad_rows", "declared", "rows"]
+
+CSV: Final = {"escape": '"'}  # a quote in quotes is doubled, as all have it but Spark
 
 _BAD: Final = "is_bad"
 _CORRUPT: Final = "_corrupt_record_"
@@ -30,7 +32,10 @@ _NOT_IN_LINES: Final = ("array", "map", "struct", "void")  # which `from_csv` sa
 _LONGEST: Final = 60  # characters of a value that a reason quotes
 _OF_TABLES: Final = re.compile(r"\b(?:var)?char\(")  # types that no function of Spark's makes
 # A number whose exponent has four digits: to make a decimal of it takes Spark minutes, or for ever.
-_HUGE: Final = r'"?[+-]?[0-9]*\.?[0-9]*[eE][+-]?0*[1-9][0-9]{3,}"?\s*'
+_HUGE: Final = r"[+-]?[0-9]*+(?:\.[0-9]*+)?[eE][+-]?0*+[1-9][0-9]{3,}+"
+_HUGE_TEXT: Final = f"\"{_HUGE}\"|'{_HUGE}'"  # Spark makes numbers of texts as well
+_HUGE_VALUE: Final = f"(?:{_HUGE}|{_HUGE_TEXT})"  # of JSON
+_TEXT: Final = "\"[^\"]*+\"|'[^']*+'"  # of JSON, where nothing is escaped
 
 
 def declared(given: Input, key: str) -> StructType | None:
@@ -119,7 +124,7 @@ def _parsed(given: Input, schema: StructType) -> Column:
 
     text = _text() if given.format == "json" else _line()
     if _has_decimals(schema):
-        text = f.when(~_has_huge_number(given), text)
+        text = f.when(~_has_huge_number(given, schema), text)
     columns = {field.name: field.dataType for field in schema.fields}
     return _from_json(text, columns) if given.format == "json" else _from_csv(text, columns, given)
 
@@ -128,11 +133,62 @@ def _has_decimals(schema: StructType) -> bool:
     return "decimal(" in schema.simpleString()
 
 
-def _has_huge_number(given: Input) -> Column:
-    before, behind = ("[:,\\[]", "[,}\\]]")
-    if given.format == "csv":
-        before = behind = f"^|$|{re.escape(given.delimiter)}"
-    return _text().rlike(rf"(?:{before})\s*{_HUGE}(?:{behind})")
+def _has_huge_number(given: Input, schema: StructType) -> Column:
+    """Where a decimal would be made of it. Nearly always a look at the text tells that there is
+    none, so the second look may take its time."""
+    from pyspark.sql import functions as f
+
+    if given.format == "json":
+        may_have, has = _text().rlike(rf"[:,\[]\s*{_HUGE_VALUE}"), _has_huge_field(schema)
+    else:
+        before = rf"(?:^|\"|{re.escape(given.delimiter)})\s*"
+        may_have, has = _text().rlike(before + _HUGE), _has_huge_column(given, schema)
+    return f.when(may_have, f.coalesce(has, f.lit(False))).otherwise(f.lit(False))
+
+
+def _has_huge_field(schema: StructType) -> Column:
+    """Without the texts, and without the values of other fields, unless their names are escaped or
+    those of a map."""
+    from pyspark.sql import functions as f
+
+    names, holders = _decimals(schema)
+    key = rf'"(?!(?:{"|".join(names)})")[^"\\]*+"\s*:\s*'
+    others = "" if "map" in holders else f"{key}(?:{_TEXT}|{_HUGE})|"
+    before = "[:,\\[]" if "array" in holders else ":"
+    plain = f.regexp_replace(_text(), r"(?s)\\.", r"\\")  # of what is escaped, a backslash is left
+    left = f.regexp_replace(plain, f"{others}({_HUGE_TEXT})|{_TEXT}", "$1")
+    return left.rlike(rf"{before}\s*{_HUGE_VALUE}")
+
+
+def _decimals(kind: Any) -> tuple[list[str], set[str]]:
+    """The names of fields that are decimals, at any depth, as patterns; and what else holds some:
+    an array, a map."""
+    names: list[str] = []
+    holders: set[str] = set()
+    inside = [getattr(kind, name, None) for name in ("elementType", "valueType")]
+    if any(_is_decimal(each) for each in inside):
+        holders.add(kind.typeName())
+    for field in getattr(kind, "fields", ()):
+        inside.append(field.dataType)
+        if _is_decimal(field.dataType):
+            names.append(re.escape(field.name))
+    for each in filter(None, inside):
+        more, others = _decimals(each)
+        names, holders = names + more, holders | others
+    return names, holders
+
+
+def _is_decimal(kind: Any) -> bool:
+    return kind is not None and bool(kind.typeName() == "decimal")
+
+
+def _has_huge_column(given: Input, schema: StructType) -> Column:
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StringType
+
+    texts = _from_csv(_line(), {field.name: StringType() for field in schema.fields}, given)
+    columns = (texts.getField(each.name) for each in schema.fields if _is_decimal(each.dataType))
+    return f.exists(f.array(*columns), lambda text: text.rlike(f"^{_HUGE}$"))
 
 
 def _text() -> Column:
@@ -182,7 +238,7 @@ def _from_csv(text: Column, columns: Mapping[str, DataType], given: Input) -> Co
 
     kinds = [f"{quoted(name)} {kind.simpleString()}" for name, kind in columns.items()]
     written = ", ".join([*kinds, f"{_CORRUPT} string"])
-    return f.from_csv(text, written, _options(sep=given.delimiter))
+    return f.from_csv(text, written, _options(sep=given.delimiter, **CSV))
 
 
 def _is_no_line() -> Column:
@@ -268,7 +324,7 @@ def _no_reading(given: Input, schema: StructType) -> Any:
     reason = reason.when(_text().isNull(), f.lit("it is not UTF-8"))
     if _has_decimals(schema):
         said = f.concat(f.lit("a number has too large an exponent: "), _quote(_text()))
-        reason = reason.when(_has_huge_number(given), said)
+        reason = reason.when(_has_huge_number(given, schema), said)
     return reason
 
 

@@ -96,6 +96,7 @@ class Definition:
     output_mode: str = "append"
     checkpoint: str | None = None
     conf: dict[str, str] = field(default_factory=dict)
+    on_loss: str = "fail"
 
     @property
     def is_once(self) -> bool:
@@ -186,6 +187,7 @@ class _Reader:
             entry.output_mode,
             None if entry.checkpoint is None else self._path(entry.checkpoint),
             dict(each.split("=", 1) for each in entry.conf or ()),
+            entry.on_loss,
         )
 
     def _table(self, entry: str | TableEntry, key: str) -> Input | FileTable:

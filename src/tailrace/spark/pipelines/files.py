@@ -18,19 +18,33 @@ import errno
 import os
 import re
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.sidefiles import load_checked_json, store_checked_json
+from tailrace.spark.pipelines.decoding import CSV
 from tailrace.spark.pipelines.definition import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["FileWriter"]
+__all__ = ["FileWriter", "as_files"]
 
+_AS_OTHERS: Final = {  # CSV that says what it is, with blanks as they are
+    "header": "true",
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+    **CSV,
+}
 _LARGEST = 1 << 26
 _PART = re.compile(r"^[^.]*(\.c\d+)?")  # of a name of Spark's, before its ending
+
+
+def as_files(writer: Any, to: Files) -> Any:
+    """A writer of Spark's, of rows or of a stream, with the format and the folders of a target."""
+    for name, value in _AS_OTHERS.items() if to.format == "csv" else ():
+        writer = writer.option(name, value)
+    return writer.format(to.format).partitionBy(*to.partition_by)
 
 
 class FileWriter:
@@ -56,9 +70,7 @@ class FileWriter:
             shutil.rmtree(place, ignore_errors=True)
         staged = places[0] if self._can_rename() else places[1]
         try:
-            writer = frame.write.format(self._to.format).partitionBy(*self._to.partition_by)
-            if self._to.format == "csv":
-                writer = writer.option("header", "true")
+            writer = as_files(frame.write, self._to)
             writer.mode("overwrite").save(f"file://{os.path.abspath(staged)}")
             moves = self._moves(staged, batch)
             document = {"owner": self._owner, "batch": batch, "files": list(moves.values())}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from tailrace.spark import _register
 from tailrace.spark.columns import COLUMNS, HEADERS_AS, kinds_in_sql
 from tailrace.spark.encoding import IGNORED, TAKES, check_schema
 from tailrace.spark.pipelines.avro import FIELDS, REASON, AvroSource, columns_of
-from tailrace.spark.pipelines.decoding import bad_rows, declared, rows
+from tailrace.spark.pipelines.decoding import CSV, bad_rows, declared, rows
 from tailrace.spark.pipelines.definition import Definition, Files, FileTable, Input
 from tailrace.spark.statements import (
     describe,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Planner", "letters_of", "messages"]
 
 _KINDS: Final = kinds_in_sql()
-_NOT_IN_CSV: Final = ("array", "interval", "map", "struct", "variant", "void")
+_NO_TEXT: Final = ("array", "interval", "map", "struct", "variant", "void")
 _NEEDED_OF_BAD: Final = ("key", "value", "topic", "offset", "headers", "message_id")
 
 
@@ -175,6 +175,8 @@ class Planner:
         else:
             reader = reader.format("tailrace")
         reader = reader.option("path", self._path).option("queue", given.queue)
+        if self._definition.on_loss == "skip":
+            reader = reader.option("failOnDataLoss", "false")
         if given.is_stream:
             reader = reader.options(**self._beginning(name, given))
             if given.most is not None:
@@ -195,7 +197,10 @@ class Planner:
 
         reader = self._spark.read.format(table.format)
         if table.format == "csv":
-            reader = reader.option("header", "true").option("sep", table.delimiter)
+            # To infer columns where values have lines, Spark takes a path for a pattern twice.
+            has_lines = table.schema is not None or "\\" not in table.path
+            reader = reader.options(header="true", sep=table.delimiter, **CSV)
+            reader = reader.option("multiLine", str(has_lines).lower())
             reader = reader.option("inferSchema", str(table.schema is None).lower())
         try:
             if table.schema is not None:
@@ -268,9 +273,7 @@ def messages(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     names = [name.lower() for name in frame.columns]  # which is how Spark tells them apart
-    for name in frame.columns:
-        if names.count(name.lower()) > 1:
-            raise ConfigError(f"sql: the column {name!r} is there twice; rename one with AS")
+    _check_once(frame.columns, names)
     known = {name.lower(): name for name in (*TAKES, *IGNORED)}
     own = [
         f.col(quoted(name)).alias(known[name.lower()])
@@ -307,22 +310,60 @@ def messages(frame: DataFrame) -> DataFrame:
     return found
 
 
+def _check_once(columns: list[str], names: list[str]) -> None:
+    """`names` are the columns as they are told apart."""
+    for column, name in zip(columns, names, strict=True):
+        if names.count(name) > 1:
+            raise ConfigError(f"sql: the column {column!r} is there twice; rename one with AS")
+
+
 def _for_files(frame: DataFrame, to: Files) -> DataFrame:
-    for name in to.partition_by:
-        if name not in frame.columns:
+    """What Spark itself refuses, but only when it has a batch to write."""
+    fields = frame.schema.fields
+    is_exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    names = [name if is_exact else name.lower() for name in frame.columns]
+    folders = [name if is_exact else name.lower() for name in to.partition_by]
+    if to.format != "csv" or any(names.count(name) > 1 for name in folders):
+        _check_once(frame.columns, names)
+    for given, name in zip(to.partition_by, folders, strict=True):
+        if name not in names:
             raise ConfigError(
-                f"to.partition_by: there is no column {name!r}; there are "
+                f"to.partition_by: there is no column {given!r}; there are "
                 f"{', '.join(frame.columns)}"
             )
-    if len(to.partition_by) == len(frame.columns):
-        raise ConfigError("to.partition_by: no column would be left for the files")
-    for field in frame.schema.fields if to.format == "csv" else ():
-        if field.dataType.typeName() in _NOT_IN_CSV:
+        if folders.count(name) > 1:
+            raise ConfigError(f"to.partition_by: {given!r} is there twice; remove one")
+        kind = fields[names.index(name)].dataType
+        if kind.typeName() in _NO_TEXT or kind.simpleString().startswith("string collate"):
             raise ConfigError(
-                f"to.format: the column {field.name!r} is {field.dataType.simpleString()}, which "
+                f"to.partition_by: the column {given!r} is {kind.simpleString()}, of which no name "
+                "of a folder can be made"
+            )
+    if len(folders) == len(names):
+        raise ConfigError("to.partition_by: no column would be left for the files")
+    for field in fields:
+        shown = field.dataType.simpleString()
+        if to.format == "csv" and field.dataType.typeName() in _NO_TEXT:
+            raise ConfigError(
+                f"to.format: the column {field.name!r} is {shown}, which "
                 "is not in a file of CSV; write parquet or json, or its parts as columns"
             )
+        if any(kind.typeName() == "interval" for kind in _kinds(field.dataType)):
+            raise ConfigError(
+                f"to.format: the column {field.name!r} is {shown}, and an interval of months and "
+                "days in one is in no file; write it as string"
+            )
     return frame
+
+
+def _kinds(kind: Any) -> Iterator[Any]:
+    """A type, and all that are in it."""
+    yield kind
+    inside = [getattr(kind, name, None) for name in ("elementType", "keyType", "valueType")]
+    inside += [field.dataType for field in getattr(kind, "fields", ())]
+    for each in inside:
+        if each is not None:
+            yield from _kinds(each)
 
 
 def _letters(frame: DataFrame, queue: QueueSettings, pipeline: str) -> DataFrame:

@@ -21,12 +21,12 @@ from tailrace.log.fs import NO_SPACE
 from tailrace.queue.store import Store
 from tailrace.spark.checkpoints import is_local, use_local_checkpoints
 from tailrace.spark.pipelines.definition import OF_SQL, Definition, Files
-from tailrace.spark.pipelines.files import FileWriter
+from tailrace.spark.pipelines.files import FileWriter, as_files
 from tailrace.spark.pipelines.homes import Home, Made
 from tailrace.spark.pipelines.planning import Planner, letters_of
 from tailrace.spark.pipelines.status import Status, read_status, written_in
 from tailrace.spark.pipelines.targets import check_places
-from tailrace.spark.planning import Place
+from tailrace.spark.planning import DELETED, IF_PASSED_OVER, Place
 from tailrace.spark.session import is_static
 from tailrace.spark.source import offset_of
 from tailrace.spark.statements import describe
@@ -108,6 +108,9 @@ class Run:
         self._seen: dict[str, tuple[Any, ...]] = {}  # of each query, the last that it has told
         self._stopping: dict[str, int] | None = None
         self._later: dict[str, Any] = {}  # queries that wait for the first batch of the main one
+        self._made: Made | None = None
+        self._planner: Planner | None = None
+        self._tables: dict[str, Any] = {}  # where those that are queues began, when it was planned
 
     # --- to start ---------------------------------------------------------------------------
 
@@ -133,10 +136,12 @@ class Run:
         old = self.home.made()
         starts = self._starts(place) if old is None else old.starts
         planner = Planner(self._spark, self._path, self.definition, place.queues(), starts)
+        self._tables = self._beginnings()
         frame = planner.plan()
         letters = {name: self._letters(name, place) for name in planner.decoded}
         self._make_queues(letters)
         made = self.home.make(starts)
+        self._planner, self._made = planner, made
         self.status.go_on(made.id, read_status(self.home))
         use_local_checkpoints(self._spark, self.home.checkpoint)
         self.status.state, self.status.started_at = "running", time.time_ns() // 1_000_000
@@ -185,8 +190,7 @@ class Run:
         writer = writer.outputMode(self.definition.output_mode)
         if isinstance(to, Files):
             if not to.is_local:
-                writer = writer.format(to.format).partitionBy(*to.partition_by)
-                return writer.option("path", to.path)
+                return as_files(writer, to).option("path", to.path)
             owner = f"{self.definition.name}-{made.id[:8]}".replace("/", "_").replace("%", "_")
             return writer.foreachBatch(FileWriter(to, self.home.files, owner))
         if self.definition.output_mode == "append":
@@ -224,6 +228,36 @@ class Run:
         is_wanted = self._stopping is None and self._starts_left[name] > 0
         return is_wanted and _TOO_BUSY in describe(error)
 
+    # --- tables -----------------------------------------------------------------------------
+
+    def _beginnings(self) -> dict[str, Any]:
+        """The first offset that is there of each queue that is a table."""
+        place, found = Place(self._path), {}
+        there = place.queues()
+        for name, given in self.definition.inputs.items():
+            if not given.is_stream and given.queue in there:
+                queue = there[given.queue]
+                with place.log(queue.name, queue.incarnation) as log:
+                    found[name] = [queue.incarnation, 0 if log is None else log.start_offset]
+        return found
+
+    def _lost_a_table(self, error: BaseException) -> bool:
+        """Has retention passed what the query goes on reading as it was when it was planned? If no
+        table begins elsewhere since, it is something else that is lost."""
+        is_wanted = self._stopping is None and DELETED in describe(error)
+        return is_wanted and self._beginnings() != self._tables
+
+    def _plan_again(self) -> None:
+        """With the tables as they are now, as a restart does."""
+        assert self._planner is not None
+        assert self._made is not None
+        try:
+            self._tables = self._beginnings()
+            writer = self._target(self._planner.plan(), self._made)
+        except (TailraceError, OSError) as error:
+            self.fail(error)
+        self._start(_MAIN, writer, self.home.checkpoint)
+
     # --- to go on ---------------------------------------------------------------------------
 
     def poll(self, told: Told | None = None) -> bool:
@@ -239,6 +273,9 @@ class Run:
                 error = query.exception()
                 if error is not None and self._may_try_again(name, error):
                     self._try(name)
+                    is_active = True
+                elif error is not None and name == _MAIN and self._lost_a_table(error):
+                    self._plan_again()
                     is_active = True
                 elif error is not None:
                     self.fail(error)
@@ -287,6 +324,7 @@ class Run:
         prefix = f"pipeline {self.definition.name!r}: "
         is_ours = isinstance(error, TailraceError)
         said = str(error).removeprefix(prefix) if is_ours else describe(error)
+        said = said.replace(IF_PASSED_OVER, "With on_loss: skip the pipeline passes them over")
         if any(os.strerror(number) in said for number in NO_SPACE):
             to = self.definition.to
             said += (

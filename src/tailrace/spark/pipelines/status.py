@@ -113,10 +113,12 @@ class Status:
     def look(self, progress: Mapping[str, Any]) -> None:
         """Where Spark is, whether there was a batch or not."""
         self.watermark = (progress.get("eventTime") or {}).get("watermark", self.watermark)
+        found: dict[str, int] = {}
         for source in progress["sources"]:
             with contextlib.suppress(ValueError, TypeError, AttributeError):  # of another kind
-                found = source["endOffset"].items()
-                self.offsets |= {name: int(at) for name, (at, _) in found}
+                for name, (at, _) in source["endOffset"].items():  # a queue may be read twice
+                    found[name] = min(int(at), found.get(name, int(at)))
+        self.offsets |= found
 
 
 def written_in(progress: Mapping[str, Any]) -> int | None:
