@@ -528,12 +528,19 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         """Flush and close all queues; a second close does nothing. In a signal handler that has
         interrupted a call of ours, a thread does it as soon as that call lets it, and whoever
         closes the store after that waits for the thread."""
-        closing = self._closing
         if is_amid_call():
-            if closing is None:
+            if self._closing is None:
                 self._closing = threading.Thread(target=self.close, name="tailrace-close")
                 self._closing.start()
             return
+        try:
+            if (caretaker := self._caretaker) is not None:
+                caretaker.look_in_passing()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        closing = self._closing
         if closing is not None and closing is not threading.current_thread():
             closing.join()
         with self._lock:
