@@ -902,6 +902,33 @@ def test_far_away_ones_need_nothing_open(tmp_path: Path) -> None:
             arrives(store.get("q0"))
 
 
+@pytest.mark.parametrize("most", [32, 1], ids=["few", "many"])
+def test_queues_with_much_that_is_due_take_turns(
+    open_store: OpenStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Nor need all of them be open."""
+    monkeypatch.setattr("tailrace.queue.delivery._AT_ONCE", 4)
+    seconds = iter(range(1_000))
+    monkeypatch.setattr("tailrace.queue.pump.monotonic", lambda: next(seconds))
+    store = open_store(upkeep=True, flush="none")
+    pump = store._pump
+    assert pump is not None
+    pump.stop()  # from here on, look by look
+    pump._stopped, pump._open_most = False, most
+    queues = [store.queue(name) for name in ("a", "b", "c")]
+    for queue in queues:
+        for number in range(12):
+            queue.publish(b"%d" % number, delay=1)
+        queue.delays.rest()
+    clock.advance(1)
+    pump._lock, pump.is_delivering = None, False
+    for count in (4, 8, 12):
+        assert (pump._look(is_called=False) == 0) == (count < 12)  # is there more?
+        assert [len(queue) for queue in queues] == [count] * 3
+        assert sum(queue.delays.is_open for queue in queues) <= most
+    assert [values_of(queue) for queue in queues] == [numbers(12)] * 3
+
+
 def asleep(store: Store) -> bool:
     """Has whoever delivers let go of everything?"""
     pump = store._pump

@@ -34,7 +34,11 @@ SOON = "30ms"
 
 
 def segments(queue: Queue | Stream) -> int:
-    return sum(name.endswith(".seg") for name in os.listdir(queue.log.path))
+    return segments_in(queue.log.path)
+
+
+def segments_in(folder: str) -> int:
+    return sum(name.endswith(".seg") for name in os.listdir(folder))
 
 
 def fill(queue: Queue | Stream, count: int = 20) -> None:
@@ -182,8 +186,49 @@ def test_also_of_queues_that_nobody_uses(tmp_path: Path) -> None:
         folder = queue.log.path
     with tailrace.open(tmp_path) as store:
         store.queue("other").publish(b"x")
-        eventually(lambda: len([n for n in os.listdir(folder) if n.endswith(".seg")]) <= 1)
+        eventually(lambda: segments_in(folder) <= 1)
         eventually(lambda: not store.get("idle").is_open)
+
+
+def leave_settled(path: Path) -> str:
+    """Messages that may go, and nobody who deletes them; the folder of their segments."""
+    with tailrace.open(path, upkeep=False, retention_check_interval=SOON, **SMALL) as store:
+        queue = store.queue("q")
+        fill(queue)
+        drain(queue.consumer("w"))
+        assert segments(queue) > 3
+        return queue.log.path
+
+
+def test_also_by_who_uses_no_queue(tmp_path: Path) -> None:
+    folder = leave_settled(tmp_path)
+    with tailrace.open(tmp_path):
+        eventually(lambda: segments_in(folder) <= 1)
+
+
+def test_also_by_who_came_before_there_was_a_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.queue.caretaker._DISK_S", 0.03)  # when it looks for changes
+    with tailrace.open(tmp_path):
+        folder = leave_settled(tmp_path)
+        eventually(lambda: segments_in(folder) <= 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_also_by_a_forked_child(tmp_path: Path) -> None:
+    with tailrace.open(tmp_path) as store:
+        child = os.fork()
+        if not child:
+            try:
+                folder = leave_settled(tmp_path)
+                store.check_open()
+                eventually(lambda: segments_in(folder) <= 1)
+                (tmp_path / "done").touch()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+    assert (tmp_path / "done").exists()
 
 
 def test_a_queue_in_which_nothing_happened_is_not_opened(

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tailrace import Store, restore_backup
+from tailrace import Message, Store, restore_backup
 from tailrace.kernel import encode
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.sidefiles import store_checked_json
 from tailrace.metrics import prometheus_text
+from tailrace.queue import dead_letters
 from tailrace.queue.offline.verify import verify_store
 from tailrace.queue.schedule import Manifest
 from tailrace.queue.sorted_runs import RunInfo
@@ -160,6 +161,32 @@ def test_dead_letters_beyond_what_is_cheap(path: Path) -> None:
         store.redrive("q", limit=10)
         found = queue.stats()
         assert (found.dead, found.dead_estimated) == (CHEAP - 5, False)
+
+
+def test_a_place_that_queues_share_is_counted_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tailrace.open(path, flush="none", upkeep=False) as store:
+        queues = [store.queue(f"q{number}", dlq={"topic": "dead"}) for number in range(20)]
+        for number in (0, 1, 7):
+            queues[number].publish_many([b"x"] * (number + 1))
+            with queues[number].consumer("g") as consumer:
+                consumer.reject(consumer.receive(number + 1), "no")
+        asked: list[str] = []
+
+        def origin(message: Message) -> tuple[str, str]:
+            asked.append(message.message_id)
+            return found_origin(message)
+
+        found_origin = dead_letters.origin
+        monkeypatch.setattr(dead_letters, "origin", origin)
+        found = store.stats()
+        told = {name: each.dead for name, each in found.items() if each.dead}
+        assert told == {"q0": 1, "q1": 2, "q7": 8}
+        assert len(asked) == 11  # as many as there are
+        assert queues[7].stats().dead == 8
+        store.redrive("q7", limit=3)
+        assert store.stats()["q7"].dead == 5
 
 
 def test_what_was_dropped_is_told(path: Path) -> None:

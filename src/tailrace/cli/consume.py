@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from tailrace.cli.counts import Count
 from tailrace.cli.lazy import forget_stdout
 from tailrace.cli.messages import describe_message, message_item
 from tailrace.cli.output import write_json
@@ -57,7 +58,7 @@ _AT_ONCE = 100  # messages that are written out together, and acknowledged toget
 @click.option(
     "--max",
     "limit",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     metavar="N",
     help="Stop after N. Without --wait it waits until N have come, for ever if need be.",
 )

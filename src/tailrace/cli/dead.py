@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailrace.cli.counts import Count
 from tailrace.cli.messages import message_item
 from tailrace.cli.output import as_text, as_time, print_json, progress_bar
 from tailrace.cli.stores import (
@@ -31,7 +32,7 @@ __all__ = ["dead", "redrive"]
 @click.option(
     "--group", shell_complete=complete_group, metavar="GROUP", help="Only those of this group."
 )
-@click.option("--limit", "--max", type=click.IntRange(min=0), metavar="N", help="Show N at most.")
+@click.option("--limit", "--max", type=Count(min=0), metavar="N", help="Show N at most.")
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object per line.")
 def dead(
@@ -98,7 +99,7 @@ def _describe(message: Message) -> str:
 @click.option(
     "--group", shell_complete=complete_group, metavar="GROUP", help="Only those of this group."
 )
-@click.option("--limit", "--max", type=click.IntRange(min=1), metavar="N", help="N at most.")
+@click.option("--limit", "--max", type=Count(min=1), metavar="N", help="N at most.")
 @click.option(
     "--offset",
     "offsets",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailrace.cli.counts import Count
 from tailrace.cli.messages import scheduled_item
 from tailrace.cli.output import as_text, as_time, print_json
 from tailrace.cli.stores import (
@@ -35,7 +36,7 @@ _COMPLETED = 50  # ids that are offered to a shell
 @click.option(
     "--limit",
     "--max",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     default=100,
     show_default=True,
     metavar="N",

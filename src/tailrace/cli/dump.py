@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 
 from tailrace.cli import dump_queue, dump_segment, dump_side, dump_text
+from tailrace.cli.counts import Count
 from tailrace.cli.dump_segment import Item
 from tailrace.cli.output import print_json
 from tailrace.cli.places import check_path
@@ -31,7 +32,7 @@ _SIDE = ", ".join(dump_side.NAMES)
 )
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     metavar="N",
     help="Stop in each file after N records; with --no-records, batches; in other files, entries.",
 )

@@ -1,4 +1,4 @@
-"""What is in the files of a log's `.tailrace` folder, or a queue's, item by item."""
+"""What is in the files of a log's `.tailrace` folder, a queue's or a store's, item by item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.log.fs import FileSystem, read_file
 from tailrace.log.members import Member, parse
 from tailrace.log.offline.side_check import is_whole_gap, read_document
 from tailrace.log.sidefiles import Reserved, Seals, Slots, StartOffset, Watermark, WatermarkFile
-from tailrace.queue import dropped
+from tailrace.queue import dropped, rounds
 
 __all__ = ["NAMES", "Item", "name_of", "side_file"]
 
@@ -85,6 +85,11 @@ def _dropped(payload: bytes) -> Item | None:
     return None if found is None else {"count": found[0], "incarnation": found[1]}
 
 
+def _retained(payload: bytes) -> Item | None:
+    found = rounds.unpack(payload)
+    return None if found is None else {"looked": found[0], "go_on_at": found[1] or None}
+
+
 def _seals(data: bytes) -> Iterator[Item]:
     size = Seals.ENTRY.size
     for position in range(0, len(data), size):
@@ -125,6 +130,7 @@ _READERS: dict[str, Callable[[bytes], Iterator[Item]]] = {
     "reserved": partial(_slots, Reserved.MAGIC, _reserved),
     "start": partial(_slots, StartOffset.MAGIC, _start),
     dropped.NAME: partial(_slots, dropped.MAGIC, _dropped),
+    rounds.NAME: partial(_slots, rounds.MAGIC, _retained),
     "seals": _seals,
     "gaps": _gaps,
     "members": _members,

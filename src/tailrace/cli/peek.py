@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tailrace.cli.counts import Count
 from tailrace.cli.messages import describe_message, message_item
 from tailrace.cli.output import print_json
 from tailrace.cli.stores import (
@@ -23,7 +24,7 @@ __all__ = ["peek"]
 @click.option(
     "--limit",
     "--max",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     default=10,
     show_default=True,
     metavar="N",

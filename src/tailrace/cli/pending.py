@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailrace.cli.counts import Count
 from tailrace.cli.output import as_age, print_json, print_table
 from tailrace.cli.stores import (
     StorePlace,
@@ -25,7 +26,7 @@ __all__ = ["pending"]
 @click.command()
 @queue_argument
 @group_either_way(required=True)
-@click.option("--limit", "--max", type=click.IntRange(min=0), metavar="N", help="Show N at most.")
+@click.option("--limit", "--max", type=Count(min=0), metavar="N", help="Show N at most.")
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
 def pending(queue: str, group: str, limit: int | None, store: StorePlace, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import click
 
+from tailrace.cli.counts import Count
 from tailrace.cli.dump_text import describe_record
 from tailrace.cli.output import record_item, write_json
 from tailrace.cli.places import find_log, is_log
@@ -66,9 +67,7 @@ def _parse_start(
     help="Begin at the first record at or after it: in ISO, in milliseconds since 1970, or how "
     "long ago, such as 2h.",
 )
-@click.option(
-    "--limit", "--max", type=click.IntRange(min=0), metavar="N", help="Stop after N records."
-)
+@click.option("--limit", "--max", type=Count(min=0), metavar="N", help="Stop after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Go on as records are appended.")
 @click.option(
     "--timeout",

@@ -5,6 +5,10 @@ process. It deletes what may be deleted, expires groups where that is the rule, 
 and looks how full the disk is. And each parts with the consumers of its own process that nobody has
 closed, a moment after they are gone.
 
+When somebody last looked for what may be deleted is on the disk (`rounds.py`). So the first look of
+a process comes when it is due, whoever made the last one; and where no process lives until then,
+the next one that closes the store has a look that takes a moment, and others go on from there.
+
 A queue in which nothing has happened since the last look, and of which nothing has become too old,
 is not opened: what that costs is the times of a few files. On a disk that is too full, what could
 be deleted is looked for at every look, and when somebody publishes, before it is refused; where
@@ -23,6 +27,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import Closed, TailraceError
@@ -30,6 +35,7 @@ from tailrace.log.sidefiles import FOLDER
 from tailrace.log.upkeep import Chore, Upkeep
 from tailrace.queue import archived
 from tailrace.queue.disk import Level
+from tailrace.queue.rounds import Rounds
 from tailrace.queue.settings import QueueSettings
 from tailrace.units import parse_duration
 
@@ -51,6 +57,9 @@ _SHARE: Final = 5  # they take one part in so many of the time, as long as nothi
 _PATIENCE_S: Final = 1.0  # that one who publishes has with a search
 _STUCK_S: Final = 300.0  # a lease may end without a trace
 _SHORTEST_S: Final = 0.02
+_FIRST_S: Final = 0.5  # after which whoever opens the store does what is overdue
+_PASSING_S: Final = 0.02  # that whoever closes it spends on that
+_NOTE_S: Final = 0.1  # after which a process that ends without a word leaves where it was
 _AT_ONCE_MS: Final = 20  # in which the time of a file may not change
 _TIDY_S: Final = 0.5  # whoever closes a consumer, or opens the next, tidies before that
 _RETENTION, _DISK, _TIDYING = "retention", "a look at the disk", "tidying"
@@ -75,14 +84,16 @@ class Caretaker:
         self._search_s = 0.0  # when to look again for what could go
         self._waiting: deque[threading.Event] = deque()  # of those who wait for a look at the disk
         self._lock_path = os.path.join(store.layout.side, LOCK)
-        shortest_s = self._learn(store)
+        self._rounds = Rounds(store.fs, store.layout.side, store.clock)
+        self._shortest_s = shortest_s = self._learn(store)
         self._upkeep: Upkeep | None = None
         if store.upkeep:
             self._upkeep = self._begin(store, shortest_s)
 
     def _begin(self, store: Store, shortest_s: float) -> Upkeep:
+        first_s = min(max(self._rounds.left_s(shortest_s), _FIRST_S), shortest_s)
         chores = [
-            Chore(_RETENTION, shortest_s, self.retain),
+            Chore(_RETENTION, shortest_s, self.retain, first_s),
             Chore(_DISK, min(shortest_s, _DISK_S), self.mind_the_disk),
             Chore(_TIDYING, math.inf, self.tidy, in_turn=False),
         ]
@@ -120,7 +131,7 @@ class Caretaker:
         processes change is noticed with the next look at the disk."""
         store = self._store()
         if store is not None and store.registry.current() is not self._queues:
-            shortest_s = self._learn(store)
+            self._shortest_s = shortest_s = self._learn(store)
             if self._upkeep is not None:
                 self._upkeep.pace(_RETENTION, shortest_s)
                 self._upkeep.pace(_DISK, min(shortest_s, _DISK_S))
@@ -134,9 +145,15 @@ class Caretaker:
 
     # --- retention --------------------------------------------------------------------------
 
-    def retain(self, *, is_pressed: bool = False) -> bool:
+    def look_in_passing(self) -> None:
+        """Before the store is closed: begin with what is overdue, or go on with it."""
+        if self._upkeep is not None and self._rounds.left_s(self._shortest_s) <= 0:
+            self._in_turn(_RETENTION, lambda: self.retain(for_s=_PASSING_S))
+
+    def retain(self, *, is_pressed: bool = False, for_s: float = math.inf) -> bool:
         """Delete what may go, of the queues whose turn it is; `is_pressed`: of all, and now. Was
-        there anything? At other times than those in which messages may be deleted, only groups."""
+        there anything? At other times than those in which messages may be deleted, only groups.
+        It takes not much longer than `for_s`."""
         store = self._store()
         if store is None:
             return False
@@ -144,18 +161,31 @@ class Caretaker:
         may_delete = is_pressed or store.disk.settings.may_delete(store.clock.wall_ms())
         queues, deleted = store.registry.current(), 0
         self._forget_all_but(queues)
-        for name, settings in queues.items():
-            now_s = time.monotonic()
+        noted_s = time.monotonic()
+        end_s = noted_s + for_s
+        for name in queues if is_pressed else self._rounds.left_of(queues):
+            settings, now_s = queues[name], time.monotonic()
             due_s = self._seen_s.get(name, -math.inf) + self._intervals_s.get(name, 0.0)
             is_due = due_s <= now_s and (may_delete or settings.expire_groups_ms)
             if is_pressed or is_due:
+                if now_s >= min(end_s, noted_s + _NOTE_S) and not is_pressed:
+                    self._rounds.note(name)
+                    noted_s = now_s
+                if now_s >= end_s:
+                    return deleted > 0
                 self._seen_s[name] = now_s
                 try:
                     deleted += self._see_to(store, settings, may_delete)
                 except Closed:  # deleted, or the store is
                     self._signs.pop(name, None)
+                    if not _is_open(store):
+                        if not is_pressed:
+                            self._rounds.note(name)
+                        return deleted > 0
                 except (TailraceError, OSError) as error:
                     logger.error("retention of %s failed: %s", name, error, extra={"queue": name})
+        if not is_pressed:
+            self._rounds.note()
         return deleted > 0
 
     def _forget_all_but(self, queues: Queues) -> None:
@@ -222,7 +252,7 @@ class Caretaker:
         publishing is refused, that is waited for, but not for long. Any thread may call it."""
         if self._upkeep is None:
             if level is Level.REFUSING:
-                self._mind_in_turn()
+                self._in_turn(_DISK, self.mind_the_disk)
         elif level is Level.REFUSING:
             done = threading.Event()
             self._waiting.append(done)
@@ -231,18 +261,18 @@ class Caretaker:
         else:
             self._expect(_DISK, 0)
 
-    def _mind_in_turn(self) -> None:
-        """In the thread of who publishes, unless another thread or process is at it."""
+    def _in_turn(self, name: str, do: Callable[[], object]) -> None:
+        """In the thread of who calls, unless another thread or process is at it."""
         store = self._store()
         if store is None:
             return
         try:
             with contextlib.closing(store.fs.lock(self._lock_path)) as lock:
                 if lock.acquire(wait=False):
-                    self.mind_the_disk()
-        except (TailraceError, OSError) as error:  # then it is as full as it was
+                    do()
+        except (TailraceError, OSError) as error:  # then all is as it was
             extra = {"path": store.path}
-            logger.error("%s of %s failed: %s", _DISK, store.path, error, extra=extra)
+            logger.error("%s of %s failed: %s", name, store.path, error, extra=extra)
 
     def mind_the_disk(self) -> None:
         try:
@@ -316,6 +346,14 @@ class Caretaker:
                 queue.rest()
         self._stuck[queue.name] = self._sign(store, queue.settings), time.monotonic() + _STUCK_S
         return False
+
+
+def _is_open(store: Store) -> bool:
+    try:
+        store.check_open()
+    except Closed:
+        return False
+    return True
 
 
 def _segments(store: Store, name: str) -> list[Entry]:

@@ -220,14 +220,17 @@ class Look:
     def dead_of(self, settings: QueueSettings, places: Iterable[str] = ()) -> Iterator[Message]:
         """The same, whatever has become of the queue since its settings were read."""
         for letters in self.letters(settings, places):
-            group = self.look_at(letters, dead_letters.GROUP)
-            with self.log(letters.name) as log:
-                if log is None:
-                    continue
+            for message in self.dead_in(letters):
+                if dead_letters.origin(message)[0] == settings.name:
+                    yield message
+
+    def dead_in(self, letters: QueueSettings) -> Iterator[Message]:
+        """The dead letters in a queue for them, of whichever queues."""
+        group = self.look_at(letters, dead_letters.GROUP)
+        with self.log(letters.name) as log:
+            if log is not None:
                 for record in unsettled(group, log):
-                    message = _message(letters.name, record)
-                    if dead_letters.origin(message)[0] == settings.name:
-                        yield message
+                    yield _message(letters.name, record)
 
     def letters(self, settings: QueueSettings, places: Iterable[str] = ()) -> list[QueueSettings]:
         """The queues in which there may be dead letters of a queue."""

@@ -6,6 +6,9 @@ lock: if it has died, it is theirs. And if it has not stirred for longer than it
 stopped (SIGSTOP), or stuck: then another works without the lock, and it finds out when it goes on
 (see `Alarm`). If two work at once, nothing comes twice, as each queue has a turn of its own.
 
+Each queue has a turn of a few batches, and then the others have theirs: so none waits for all that
+is due in another one.
+
 The queues in which something is due soon, or has just come, are awake: they are open, and each look
 asks them for news. The others sleep: nothing of them is open, and nobody looks at them until
 something is due, or whoever publishes calls (see `Alarm`). So a look costs no more where many
@@ -51,6 +54,7 @@ _SHORTEST_MS: Final = 40  # between two tries to become that one
 _BLIND_S: Final = 0.01  # between two looks where nothing tells of the bell
 _AFTER_ERROR_MS: Final = 1_000  # in which nobody rings
 _HELD_UP_MS: Final = 250
+_TURN_S: Final = 0.02  # of a queue, in which it has a batch delivered at least
 _SOON_MS: Final = 60_000  # what is due later need not be open,
 _QUIET_S: Final = 10.0  # if nothing has come for so long
 _OPEN_MOST: Final = 32  # if more are open, only what is due at once need be; fewer, where a
@@ -281,11 +285,18 @@ class Pump:
             seen.next_ms = store.clock.wall_ms() + _AFTER_ERROR_MS
 
     def _deliver_one(self, store: Store, delays: Delays) -> int:
+        """As much as a turn lets it: there may be much more, and more may come all the time."""
+        end_s = monotonic() + _TURN_S
         while delays.deliver() is not None and not self._stopped:
             self._stir(store)
+            if monotonic() >= end_s:
+                break
         next_ms = delays.next_due()
+        now_ms = store.clock.wall_ms()
         if delays.is_held_up:
-            return store.clock.wall_ms() + _HELD_UP_MS
+            return now_ms + _HELD_UP_MS
+        if next_ms is not None and next_ms <= now_ms:
+            return next_ms
         delays.tidy()
         if delays.merge():
             return 0
@@ -308,10 +319,13 @@ class Pump:
         return self._alarm.is_called
 
     def _let_rest(self, store: Store, queue: Queue | Stream, next_due: int | None) -> None:
-        """Not all queues for which something is scheduled need be open."""
+        """Not all queues for which something is scheduled need be open, nor are those that have had
+        their turn and have more to deliver, if they are many."""
         are_many = len(self._awake) > self._open_most
         soon_ms = _AT_ONCE_MS if are_many else _SOON_MS
-        if next_due is not None and next_due < store.clock.wall_ms() + soon_ms:
+        now_ms = store.clock.wall_ms()
+        has_more = are_many and next_due is not None and next_due <= now_ms
+        if next_due is not None and next_due < now_ms + soon_ms and not has_more:
             return
         incarnation = queue.incarnation
         seen = self._seen[incarnation]

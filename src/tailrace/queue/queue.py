@@ -20,7 +20,10 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.queue.stream import StreamGroup
 from tailrace.units import parse_duration
 
-__all__ = ["GroupInfo", "Queue", "Stream", "consumer_options"]
+__all__ = ["GroupInfo", "Queue", "Stream", "check_fits", "consumer_options"]
+
+_OF_STREAMS = {"start", "timestamp", "auto_commit", "auto_commit_interval"}
+_OF_QUEUES = {"prefetch", "visibility_timeout", "key_order"}
 
 
 class Queue(LogQueue):
@@ -228,6 +231,18 @@ def consumer_options(
         if not lease_ms:
             raise ConfigError("visibility_timeout: a millisecond is the least")
     return None if id is None else as_text("id", id), lease_ms
+
+
+def check_fits(name: str, settings: QueueSettings | None, options: dict[str, Any]) -> None:
+    """Are these options of a consumer of what the name stands for?"""
+    is_stream = settings is not None and settings.type == "stream"
+    for option in sorted(options.keys() & (_OF_QUEUES if is_stream else _OF_STREAMS)):
+        kind, there = "stream", "a classic queue"
+        if is_stream:
+            kind, there = "classic queue", "a stream"
+        elif settings is None:
+            there = "no queue yet, and would become a classic one: make a stream of it before"
+        raise TypeError(f"{option}= is for a consumer of a {kind}, and {name!r} is {there}")
 
 
 def _check_named(group: str) -> None:

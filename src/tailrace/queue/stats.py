@@ -11,6 +11,7 @@ figure is marked as an estimate; `exact` reads them all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -196,13 +197,13 @@ def store_stats(
 ) -> Iterator[QueueStats]:
     """Of each queue, by name. One that is deleted meanwhile is left out. `progress` is told how
     many records were read, of how many, for each thing that has to be counted."""
-    queues = look.queues()
+    queues, dead = look.queues(), _Dead(look, exact, progress)
     for name in sorted(queues):
         try:
             try:
-                found = queue_stats(look, queues[name], exact=exact, progress=progress)
+                found = _queue_stats(look, queues[name], dead, exact=exact, progress=progress)
             except Closed:  # the log was open, and is not any more
-                found = queue_stats(look, queues[name], exact=exact, progress=progress)
+                found = _queue_stats(look, queues[name], dead, exact=exact, progress=progress)
             yield found
         except FileNotFoundError:
             if name in look.queues():
@@ -212,7 +213,14 @@ def store_stats(
 def queue_stats(
     look: Look, settings: QueueSettings, *, exact: bool = False, progress: Progress | None = None
 ) -> QueueStats:
-    found = _queue_stats(look, settings, exact=exact, progress=progress)
+    dead = _Dead(look, exact, progress)
+    return _queue_stats(look, settings, dead, exact=exact, progress=progress)
+
+
+def _queue_stats(
+    look: Look, settings: QueueSettings, dead: _Dead, *, exact: bool, progress: Progress | None
+) -> QueueStats:
+    found = _messages_of(look, settings, dead.of(settings), exact=exact, progress=progress)
     dropped = count_dropped(look.fs, look.layout, settings.name, settings.incarnation)
     if dropped:
         found = replace(found, dropped=dropped)
@@ -230,13 +238,18 @@ def queue_stats(
     )
 
 
-def _queue_stats(
-    look: Look, settings: QueueSettings, *, exact: bool, progress: Progress | None
+def _messages_of(
+    look: Look,
+    settings: QueueSettings,
+    dead_and_estimated: tuple[int, bool],
+    *,
+    exact: bool,
+    progress: Progress | None,
 ) -> QueueStats:
     name = settings.name
     looked_ms = look.clock.boot_ms()
     groups, broken = _look_at_groups(look, settings)
-    dead, dead_estimated = _count_dead(look, settings, exact, progress)
+    dead, dead_estimated = dead_and_estimated
     # Before the log: what is delivered meanwhile is better seen twice than not at all.
     delayed, error = _count_delayed(look, settings)
     with look.log(name) as log:
@@ -441,24 +454,46 @@ class _Counting:
         return None if at_ms is None else max(self._look.clock.wall_ms() - at_ms, 0)
 
 
-def _count_dead(
-    look: Look, settings: QueueSettings, exact: bool, progress: Progress | None
-) -> tuple[int, bool]:
-    """The dead letters of a queue, and whether that is an estimate. Several queues may share a
-    place for them, so each has to be looked at."""
-    if settings.type != "classic":
-        return 0, False
-    most = 0
-    for letters in look.letters(settings):
-        with look.log(letters.name) as log:
-            if log is None:
-                continue
-            state = look.look_at(letters, dead_letters.GROUP).state
-            assert isinstance(state, Ledger)
-            most += state.weight + log.end_offset - max(state.cursor, log.start_offset)
-    if most <= CHEAP or exact:
-        return sum(1 for _ in _told(look.dead_of(settings), most, progress)), False
-    return most, True
+class _Dead:
+    """The dead letters of the queues in one look. Many queues may share a place for them, which is
+    looked at once, and counted once for all of them."""
+
+    def __init__(self, look: Look, exact: bool, progress: Progress | None) -> None:
+        self._look = look
+        self._exact = exact
+        self._progress = progress
+        self._most: dict[str, int] = {}  # by place: how many there may be,
+        self._counts: dict[str, Counter[str]] = {}  # and how many there are, by queue
+
+    def of(self, settings: QueueSettings) -> tuple[int, bool]:
+        """How many a queue has, and whether that is an estimate."""
+        if settings.type != "classic":
+            return 0, False
+        places = self._look.letters(settings)
+        most = sum(self._most_in(letters) for letters in places)
+        if most > CHEAP and not self._exact:
+            return most, True
+        return sum(self._counts_of(letters)[settings.name] for letters in places), False
+
+    def _most_in(self, letters: QueueSettings) -> int:
+        most = self._most.get(letters.name)
+        if most is None:
+            with self._look.log(letters.name) as log:
+                most = 0
+                if log is not None:
+                    state = self._look.look_at(letters, dead_letters.GROUP).state
+                    assert isinstance(state, Ledger)
+                    most = state.weight + log.end_offset - max(state.cursor, log.start_offset)
+            self._most[letters.name] = most
+        return most
+
+    def _counts_of(self, letters: QueueSettings) -> Counter[str]:
+        counts = self._counts.get(letters.name)
+        if counts is None:
+            there = _told(self._look.dead_in(letters), self._most_in(letters), self._progress)
+            counts = Counter(dead_letters.origin(message)[0] for message in there)
+            self._counts[letters.name] = counts
+        return counts
 
 
 def _told(items: Iterable[T], total: int, progress: Progress | None) -> Iterable[T]:

@@ -36,7 +36,7 @@ from tailrace.queue.office import Account, Letter
 from tailrace.queue.open_files import most_files
 from tailrace.queue.outgoing import Outgoing, Published
 from tailrace.queue.pump import Pump, deliver_due
-from tailrace.queue.queue import Queue, Stream, consumer_options
+from tailrace.queue.queue import Queue, Stream, check_fits, consumer_options
 from tailrace.queue.redriving import Redriving
 from tailrace.queue.registry import Queues, Registry
 from tailrace.queue.reserve import Reserve, is_full
@@ -112,14 +112,14 @@ class Store(BackedUp, PublishingByTopic, Redriving):
             self._presence.acquire(shared=True)
             self.reserve.have()
             self.backups.have()
+            if upkeep:
+                self._begin_upkeep()
         except BaseException:
             self._presence.close()
             self.registry.close()
             raise
         if upkeep and self._ephemeral():
             self._sweeper.start()
-        if upkeep:
-            self._pump = Pump(self)
         _stores.add(self)
 
     def __reduce__(self) -> NoReturn:
@@ -137,7 +137,12 @@ class Store(BackedUp, PublishingByTopic, Redriving):
                     self._presence.acquire(shared=True)
                     self._is_inherited = False
                     if self.upkeep:
-                        self._pump = Pump(self)
+                        self._begin_upkeep()
+
+    def _begin_upkeep(self) -> None:
+        """Whether or not we use any of the queues: others may, who do not stay for long."""
+        self._take_care()
+        self._pump = Pump(self)
 
     def _new_presence(self) -> FileLock:
         """Who has the store open shares this lock."""
@@ -326,8 +331,6 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         folder = folder or self.layout.segments(settings.name)
         self.fs.make_dirs(folder)
         fs = None if isinstance(self.fs, OsFileSystem) else self.fs
-        if self.upkeep:
-            self._take_care()
         arguments |= {"mode": self.mode, "upkeep": self.upkeep, "fs": fs}
         log = QueueLog(folder, wall_ms=self.clock.wall_ms, **arguments)
         log.label(settings.name)
@@ -336,7 +339,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
     def _take_care(self) -> Caretaker | None:
         with self._lock:
             if self._caretaker is None and not self._closed:
-                self._caretaker = Caretaker(self)
+                self._caretaker = self.reserve.in_need(lambda: Caretaker(self))
             return self._caretaker
 
     def _relieve(self, level: Level) -> None:
@@ -410,7 +413,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         to `$queue/<name>/#`, which gets what is published from then on."""
         self.check_open()
         found = self.registry.current().get(name)
-        _check_fits(name, found, options)
+        check_fits(name, found, options)
         if found is None:
             consumer_options(group, **options)  # raises, before the queue is made
         settings = self._implied_queue(name, default_binding(name))
@@ -525,12 +528,19 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         """Flush and close all queues; a second close does nothing. In a signal handler that has
         interrupted a call of ours, a thread does it as soon as that call lets it, and whoever
         closes the store after that waits for the thread."""
-        closing = self._closing
         if is_amid_call():
-            if closing is None:
+            if self._closing is None:
                 self._closing = threading.Thread(target=self.close, name="tailrace-close")
                 self._closing.start()
             return
+        try:
+            if (caretaker := self._caretaker) is not None:
+                caretaker.look_in_passing()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        closing = self._closing
         if closing is not None and closing is not threading.current_thread():
             closing.join()
         with self._lock:
@@ -580,19 +590,3 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
-
-
-_OF_STREAMS = {"start", "timestamp", "auto_commit", "auto_commit_interval"}
-_OF_QUEUES = {"prefetch", "visibility_timeout", "key_order"}
-
-
-def _check_fits(name: str, settings: QueueSettings | None, options: dict[str, Any]) -> None:
-    """Are these options of a consumer of what the name stands for?"""
-    is_stream = settings is not None and settings.type == "stream"
-    for option in sorted(options.keys() & (_OF_QUEUES if is_stream else _OF_STREAMS)):
-        kind, there = "stream", "a classic queue"
-        if is_stream:
-            kind, there = "classic queue", "a stream"
-        elif settings is None:
-            there = "no queue yet, and would become a classic one: make a stream of it before"
-        raise TypeError(f"{option}= is for a consumer of a {kind}, and {name!r} is {there}")
