@@ -1,12 +1,13 @@
-"""Dead letters of a store: to look at, and to bring back."""
+"""Dead letters of a store: where they are, to look at, and to bring back."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
+from typing import Any
 
-from tailrace.errors import Full, InvalidName, LeaseLost
+from tailrace.errors import ConfigError, Full, InvalidName, LeaseLost
 from tailrace.kernel import Record
 from tailrace.log.commit import Receipt
 from tailrace.log.inputs import check_whole
@@ -33,11 +34,39 @@ class Redriving:
     def get(self, name: str) -> Queue | Stream:
         raise NotImplementedError
 
-    def _dead_letter_queue(self, place: dead_letters.Place) -> Queue:
+    def _create(self, name: str, kind: str, options: Mapping[str, Any]) -> QueueSettings:
+        raise NotImplementedError
+
+    def _handle(self, settings: QueueSettings) -> Queue | Stream:
         raise NotImplementedError
 
     def _make_as_durable(self, queue: Queue | Stream, source: QueueSettings) -> None:
         raise NotImplementedError
+
+    # --- where they are ---------------------------------------------------------------------
+
+    def prepare_letters(self, name: str) -> None:
+        """Have a queue of this name for dead letters."""
+        self._dead_letter_queue(dead_letters.usual_place(name)).hold_letters()
+
+    def _dead_letter_queue(self, place: dead_letters.Place) -> Queue:
+        """As it is, if somebody has asked for it; else one that keeps what it gets."""
+        name = place.queue
+        settings = self.registry.current().get(name)
+        if settings is None or settings.implied:
+            options = {
+                "ephemeral": False,  # whatever the store's own queues are
+                "topics": [place.binding],
+                "dlq": {"enabled": False},
+                "retry": {"max_retries": "unlimited"},
+                "limits": {"max_message_size": 0, "message_ttl": 0, "max_depth": 0},
+                "retention": {"max_age": 0, "max_length_bytes": 0, "max_length_messages": 0},
+            }
+            settings = self._create(name, "classic", options)
+        found = self._handle(settings)
+        if not isinstance(found, Queue):
+            raise ConfigError(f"dlq.topic: {name} is a stream; dead letters need a classic queue")
+        return found
 
     def _letters(self, name: str, others: Iterable[str] = ()) -> list[Queue]:
         """Where the dead letters of a queue are, if there ever were any; the oldest place first,
@@ -50,6 +79,8 @@ class Redriving:
             if place.queue in queues
             and (place.queue == current or queues[place.queue].type == "classic")
         ]
+
+    # --- to look at, and to bring back ------------------------------------------------------
 
     def dead(
         self, name: str, limit: int | None = None, *, places: Iterable[str] = ()
