@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -111,7 +112,8 @@ class Redriving:
         else has at the moment are left to them, and those of a group that is gone stay where they
         are: nobody would get them. They come back when there is a consumer of that group again; to
         ask for a group that neither is there nor has any is `InvalidName`. If the queue has no
-        room, or the disk, the others stay, too: `Full`, whose note tells how many came back."""
+        room, also where it drops the oldest for what is published, or the disk, the others stay,
+        too: `Full`, whose note tells how many came back."""
         told: list[int] = []
         try:
             self._redrive(name, group, offsets, limit, lambda _, back: told.append(back), places)
@@ -205,7 +207,7 @@ class Redriving:
         expires_at = self.clock.wall_ms() + ttl_ms if ttl_ms else None
         record = dead_letters.revived(message, expires_at)
         if not target.has_done(step):  # else it is there, and needs no room
-            target.admit(target.settings, 1, block=False)
+            target.admit(_dropping_none(target.settings), 1, block=False)
         return target.append_accepted([record], step)
 
     def _settle_revived(
@@ -223,6 +225,14 @@ class Redriving:
         self._make_as_durable(target, letters.settings)
         with contextlib.suppress(LeaseLost):  # it took long, and somebody else does it, too
             consumer.ack(revived)
+
+
+def _dropping_none(settings: QueueSettings) -> QueueSettings:
+    """What is brought back is not worth more than what is there, of which some may be letters that
+    came back a moment ago."""
+    if settings.limits.on_full != "drop_oldest":
+        return settings
+    return replace(settings, limits=replace(settings.limits, on_full="raise"))
 
 
 def _is_met(message: Message, step: Once, target: Queue | Stream) -> bool:
