@@ -550,6 +550,28 @@ def test_a_full_queue_gets_them_when_there_is_room(store: Store, clock: ManualCl
     assert found == [b"%d" % number for number in range(5)]
 
 
+@pytest.mark.parametrize("on_full", ["raise", "drop_oldest"])
+def test_what_has_expired_when_it_comes_needs_no_room(
+    store: Store, clock: ManualClock, on_full: str
+) -> None:
+    queue = store.queue("full", limits={"max_depth": 3, "on_full": on_full})
+    queue.consumer("w").close()
+    for number in range(3):
+        queue.publish(b"late %d" % number, delay=1, ttl=2)
+        queue.publish(b"%d" % number)
+    clock.advance(3)
+    assert store.deliver_due() == 3
+    assert values(queue.peek("w", 9)) == numbers(3)
+    assert queue.group("w").state.dropped == 0
+    for _ in range(2):
+        queue.publish(b"late", delay=1, ttl=2)
+    queue.publish(b"in time", delay=1)
+    clock.advance(3)
+    assert store.deliver_due() == (3 if on_full == "drop_oldest" else 2)
+    found = [b"1", b"2", b"in time"] if on_full == "drop_oldest" else numbers(3)
+    assert values(queue.peek("w", 9)) == found
+
+
 @pytest.mark.no_cover
 def test_space_comes_back(open_store: OpenStore, clock: ManualClock) -> None:
     store = open_store(flush="async")

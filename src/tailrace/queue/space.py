@@ -128,7 +128,7 @@ class Roomy(Publishing):
 
     def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> bool:
         self._store.disk.check()
-        if settings.limits.max_depth:
+        if count and settings.limits.max_depth:
             return self._depth.admit(settings, count, block=block)
         return False
 
