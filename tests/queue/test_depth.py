@@ -14,6 +14,7 @@ import pytest
 
 import tailrace
 from tailrace import Closed, ConfigError, Full, Log, Message, Queue, Store, Stream, aio
+from tailrace.queue.lease import Lease
 from tailrace.queue.outlook import Outlook
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine, ManualClock
@@ -530,6 +531,29 @@ def test_nothing_is_dropped_that_somebody_works_on(store: Store) -> None:
         queue.publish(b"x")
     for message in held:
         message.ack()
+
+
+def test_what_others_work_on_is_not_gone_through(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, looked = limited(store, 1010, "drop_oldest"), 0
+    queue.publish_many(numbers(1000))
+    with queue.consumer("w") as consumer:
+        held = consumer.receive(1000)
+        held[700].release()
+        is_due = Lease.is_due
+
+        def count(lease: Lease, now_ms: int) -> bool:
+            nonlocal looked
+            looked += 1
+            return is_due(lease, now_ms)
+
+        monkeypatch.setattr(Lease, "is_due", count)
+        fill(queue, 20)
+        assert queue.group("w").state.dropped == 10
+        assert 0 < looked < 100
+        assert queue.group("w").state.weight == 999
+        assert len(consumer.receive(99)) == 11
 
 
 def test_nothing_is_dropped_if_that_is_not_enough(store: Store) -> None:
