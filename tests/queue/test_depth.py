@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -622,6 +623,29 @@ def test_a_queue_without_groups_and_a_stream_drop_from_the_front(store: Store) -
         for number in range(5):
             queue.publish(str(number))
         assert values(queue.read()) == [b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("on_full", ["raise", "drop_oldest"])
+def test_what_has_expired_in_a_stream_takes_no_memory(
+    store: Store, clock: ManualClock, on_full: str
+) -> None:
+    limits = {"max_depth": 100, "on_full": on_full, "message_ttl": "1s"}
+    stream = store.stream("s", limits=limits)
+    for _ in range(30):
+        stream.publish_many(numbers(100))
+        clock.advance(2)
+    stream.publish_many(numbers(60), ttl="1h")
+    stream.publish_many(numbers(40))
+    clock.advance(2)
+    stream.publish_many(numbers(40))
+    assert len(stream) == 3140
+    assert sys.getsizeof(stream._lapsed.runs) < 200
+    if on_full == "raise":
+        with pytest.raises(Full):
+            stream.publish(b"x")
+    else:  # of those that have not expired
+        stream.publish(b"x")
+        assert (stream.log.start_offset, len(stream)) == (3001, 140)
 
 
 LIMITS = {"max_depth": 3, "on_full": "drop_oldest"}
