@@ -123,7 +123,9 @@ class Delivery:
     # --- the turn ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[Schedule]:
+    def _turn(self, *, to_look: bool = False) -> Iterator[Schedule]:
+        """What others were about to do is done in it; unless that fails, and it is only `to_look`
+        at the rest."""
         with self._mutex:
             incoming = self.incoming  # opens everything
             lock = self._lock
@@ -131,7 +133,11 @@ class Delivery:
             lock.acquire()
             try:
                 self._refresh(incoming)
-                self._resolve()
+                try:
+                    self._resolve()
+                except (NotWritten, OSError):  # as on a full disk
+                    if not to_look:
+                        raise
                 self._is_broken_off = False
                 yield self._current()
             except BaseException as error:
