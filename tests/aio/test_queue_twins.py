@@ -42,6 +42,7 @@ NOT_FOR_TASKS: dict[str, set[str]] = {
         "draft",
         "disown",
         "group",
+        "hold_letters",
         "log",
         "open_group",
         "publish_once",

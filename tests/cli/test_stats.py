@@ -34,7 +34,7 @@ def filled(shell: Shell) -> Shell:
 
 def test_for_people(filled: Shell) -> None:
     dead, events, idle, work, remark, disk = filled.ok("stats").splitlines()[1:]
-    assert dead.split()[:2] == ["$dlq/orders", "1"]
+    assert dead.split()[:6] == ["$dlq/orders", "$dead", "1", "0", "0", "1"]
     assert events.split()[:5] == ["events", "2", "0", "0", "2"]
     assert idle.split()[:6] == ["orders", "idle", "20", "0", "0", "20"]
     assert idle.split()[-3:-2] == ["1"]  # one dead letter

@@ -30,9 +30,10 @@ def test_any_changes(changes: list[tuple[str, int]]) -> None:
             case _:
                 model = {each for each in model if each >= number}
         assert found.runs == runs_of(model)
-        assert bool(found) == bool(model)
+        assert (bool(found), len(found)) == (bool(model), len(model))
         assert {n for n in range(-1, 32) if n in found} == model
-    assert NumberSet(found.runs).runs == found.runs
+    again = NumberSet(found.runs)
+    assert (again.runs, len(again)) == (found.runs, len(found))
 
 
 def test_a_copy_is_another() -> None:

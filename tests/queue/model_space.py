@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tailrace.queue.handles import QueueLog
-from tests.queue.model import GroupModel, Sent
+from tests.queue.model import GroupModel, Sent, is_expired
 
 __all__ = ["Delivery", "Room", "Schedule", "StreamModel", "Waiting", "segments"]
 
@@ -80,10 +80,19 @@ class Room:
     max_depth: int
     on_full: str
 
-    def admit(self, groups: list[GroupModel], end: int, count: int, now: int, wall: int) -> bool:
+    def admit(
+        self,
+        groups: list[GroupModel],
+        end: int,
+        count: int,
+        now: int,
+        wall: int,
+        *,
+        drops: bool = True,
+    ) -> bool:
         """Is there room for so many, perhaps after what nobody will get was passed, and the oldest
         were dropped?"""
-        if not self.max_depth:
+        if not self.max_depth or not count:
             return True
         if count > self.max_depth:
             return False
@@ -94,7 +103,8 @@ class Room:
                 return True
             if sum([group.pass_by(end, now, wall) for group in groups]):
                 continue
-            if self.on_full != "drop_oldest" or not self._drop(groups, end, count - room, now):
+            may_drop = drops and self.on_full == "drop_oldest"
+            if not may_drop or not self._drop(groups, end, count - room, now):
                 return False
 
     def _drop(self, groups: list[GroupModel], end: int, count: int, now: int) -> int:
@@ -119,8 +129,9 @@ class Delivery:
     def run(self, due: list[Waiting], end: int) -> Iterator[tuple[int, Waiting]]:
         """What is delivered, and at which offset. Whoever takes it adds it to the queue."""
         while due:
-            count = len(due)
-            while not self._room.admit(self._groups, end, count, *self._times):
+            count, wall = len(due), self._times[1]
+            living = [not is_expired(each.sent(end), wall) for each in due]
+            while not self._room.admit(self._groups, end, sum(living[:count]), *self._times):
                 if count == 1:
                     return
                 count //= 2

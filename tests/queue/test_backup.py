@@ -114,7 +114,7 @@ def test_everything_is_there(is_open: bool, open_store: OpenStore, tmp_path: Pat
         store.close()
         store = open_store()
     report = store.backup(tmp_path / "backup")
-    assert (report.queues, report.groups, report.linked) == (5, 2, 0)
+    assert (report.queues, report.groups, report.linked) == (5, 3, 0)
     assert report.path == str(tmp_path / "backup")
     found = verify_backup(tmp_path / "backup")
     assert (found.queues, found.files, found.bytes) == (5, report.files, report.bytes)

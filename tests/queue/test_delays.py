@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -21,14 +22,14 @@ from unittest import mock
 import pytest
 
 import tailrace
-from tailrace import Closed, ConfigError, Full, Queue, Store, Stream, TailraceError, aio
+from tailrace import Closed, ConfigError, Full, NotWritten, Queue, Store, Stream, TailraceError, aio
 from tailrace.log.fs import OsFileSystem
 from tailrace.queue.alarm import NEVER
 from tailrace.queue.delays import Delayed, count_scheduled, due_ms, held_still
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.publishing import Until
 from tailrace.queue.pump import Pump
-from tailrace.testing import FaultyFileSystem
+from tailrace.testing import Call, Fail, FaultyFileSystem
 from tests.log.helpers import WAIT, run_python
 from tests.queue.clocks import Machine, ManualClock
 from tests.queue.conftest import OpenStore
@@ -548,6 +549,54 @@ def test_a_full_queue_gets_them_when_there_is_room(store: Store, clock: ManualCl
         found += drain(consumer)
         store.deliver_due()
     assert found == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("on_full", ["raise", "drop_oldest"])
+def test_what_has_expired_when_it_comes_needs_no_room(
+    store: Store, clock: ManualClock, on_full: str
+) -> None:
+    queue = store.queue("full", limits={"max_depth": 3, "on_full": on_full})
+    queue.consumer("w").close()
+    for number in range(3):
+        queue.publish(b"late %d" % number, delay=1, ttl=2)
+        queue.publish(b"%d" % number)
+    clock.advance(3)
+    assert store.deliver_due() == 3
+    assert values(queue.peek("w", 9)) == numbers(3)
+    assert queue.group("w").state.dropped == 0
+    for _ in range(2):
+        queue.publish(b"late", delay=1, ttl=2)
+    queue.publish(b"in time", delay=1)
+    clock.advance(3)
+    assert store.deliver_due() == (3 if on_full == "drop_oldest" else 2)
+    found = [b"1", b"2", b"in time"] if on_full == "drop_oldest" else numbers(3)
+    assert values(queue.peek("w", 9)) == found
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_one_can_look_while_the_disk_has_no_room_for_what_is_due(
+    machine: Machine, flush: str
+) -> None:
+    store, fs = machine.open_faulty(flush=flush)
+    queue = store.queue("q")
+    for number in numbers(3):
+        queue.publish(number, delay=1)
+    queue.publish(b"later", delay=100)
+    machine.clock.advance(2)
+
+    def plan(call: Call) -> Fail | None:
+        is_in_queue = "/queues/" in call.path and call.path.endswith(".seg")
+        return Fail(errno.ENOSPC) if call.op == "pwrite" and is_in_queue else None
+
+    fs.plan = plan
+    for _ in range(2):
+        with pytest.raises(NotWritten):
+            store.deliver_due()
+        assert queue.delayed_count() == 1
+        assert [each.value for each in queue.delayed()] == [b"later"]
+    fs.plan = None
+    assert queue.delayed_count() == 1
+    assert values_of(queue) == numbers(3)
 
 
 @pytest.mark.no_cover

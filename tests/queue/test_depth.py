@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 
 import tailrace
 from tailrace import Closed, ConfigError, Full, Log, Message, Queue, Store, Stream, aio
+from tailrace.queue.lease import Lease
 from tailrace.queue.outlook import Outlook
 from tests.log.helpers import WAIT
 from tests.queue.clocks import Machine, ManualClock
@@ -532,6 +534,29 @@ def test_nothing_is_dropped_that_somebody_works_on(store: Store) -> None:
         message.ack()
 
 
+def test_what_others_work_on_is_not_gone_through(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, looked = limited(store, 1010, "drop_oldest"), 0
+    queue.publish_many(numbers(1000))
+    with queue.consumer("w") as consumer:
+        held = consumer.receive(1000)
+        held[700].release()
+        is_due = Lease.is_due
+
+        def count(lease: Lease, now_ms: int) -> bool:
+            nonlocal looked
+            looked += 1
+            return is_due(lease, now_ms)
+
+        monkeypatch.setattr(Lease, "is_due", count)
+        fill(queue, 20)
+        assert queue.group("w").state.dropped == 10
+        assert 0 < looked < 100
+        assert queue.group("w").state.weight == 999
+        assert len(consumer.receive(99)) == 11
+
+
 def test_nothing_is_dropped_if_that_is_not_enough(store: Store) -> None:
     queue = limited(store, 3, "drop_oldest")
     fill(queue, 3)
@@ -598,6 +623,29 @@ def test_a_queue_without_groups_and_a_stream_drop_from_the_front(store: Store) -
         for number in range(5):
             queue.publish(str(number))
         assert values(queue.read()) == [b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("on_full", ["raise", "drop_oldest"])
+def test_what_has_expired_in_a_stream_takes_no_memory(
+    store: Store, clock: ManualClock, on_full: str
+) -> None:
+    limits = {"max_depth": 100, "on_full": on_full, "message_ttl": "1s"}
+    stream = store.stream("s", limits=limits)
+    for _ in range(30):
+        stream.publish_many(numbers(100))
+        clock.advance(2)
+    stream.publish_many(numbers(60), ttl="1h")
+    stream.publish_many(numbers(40))
+    clock.advance(2)
+    stream.publish_many(numbers(40))
+    assert len(stream) == 3140
+    assert sys.getsizeof(stream._lapsed.runs) < 200
+    if on_full == "raise":
+        with pytest.raises(Full):
+            stream.publish(b"x")
+    else:  # of those that have not expired
+        stream.publish(b"x")
+        assert (stream.log.start_offset, len(stream)) == (3001, 140)
 
 
 LIMITS = {"max_depth": 3, "on_full": "drop_oldest"}

@@ -328,6 +328,25 @@ def test_what_is_ready_is_taken_once_and_in_order(
     assert delivered == sorted(delivered)
 
 
+@given(actions, st.booleans(), st.integers(1, 4))
+def test_the_oldest_that_are_free_stay_where_they_are(
+    chosen: list[tuple[str, int]], by_key: bool, most: int
+) -> None:
+    driver = Driver(by_key=by_key)
+    driver.run(chosen)
+    ledger, now_ms = driver.ledger, driver.now_ms
+    free = [
+        offset
+        for offset, lease in ledger.pending.items()
+        if lease.state == PARKED or (lease.state != DYING and lease.is_due(now_ms))
+    ]
+    for below in (ledger.cursor, ledger.cursor // 2, ledger.cursor):
+        expected = [offset for offset in free if offset < below][:most]
+        assert ledger.oldest_free(now_ms, below, most) == expected
+        ledger.take_ready(now_ms, 0, MAX_RETRIES, with_suspect=False)
+    assert in_order(ledger, now_ms) == in_order(replayed(driver.ops), now_ms)
+
+
 @given(actions)
 def test_suspects_wait_for_one_that_is_on_its_way(chosen: list[tuple[str, int]]) -> None:
     """All others come meanwhile, and those who have waited come then, from the oldest on."""

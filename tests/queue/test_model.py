@@ -335,7 +335,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(new) == len(chosen) if count is not None else not self.has_room()
 
     def has_room(self) -> bool:
-        """For a message more, perhaps after others were dropped."""
+        """For a message more, without that others are dropped for it."""
         return True
 
     # --- time, and ends -------------------------------------------------------------------------

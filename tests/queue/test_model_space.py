@@ -137,12 +137,13 @@ class SpaceMachine(QueueMachine):
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
         return from_ms + ttl_s * 1000 if ttl_s else None
 
-    def admit(self, count: int) -> bool:
+    def admit(self, count: int, *, drops: bool = True) -> bool:
         with self.new_letters():
-            return self.room.admit(self.models, self.end, count, self.now, self.wall)
+            times = self.now, self.wall
+            return self.room.admit(self.models, self.end, count, *times, drops=drops)
 
     def has_room(self) -> bool:
-        return self.admit(1)
+        return self.admit(1, drops=False)
 
     @contextlib.contextmanager
     def new_letters(self) -> Iterator[None]:

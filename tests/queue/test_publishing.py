@@ -3,9 +3,11 @@ time that messages get."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +15,9 @@ import pytest
 
 import tailrace
 from tailrace import Full, Queue, Record, Store
+from tailrace.queue.publishing import Until
 from tests.queue.clocks import ManualClock
-from tests.queue.support import one
+from tests.queue.support import offsets, one
 
 PLAIN = b"the same again and again, " * 80
 NOISE = random.Random(5).randbytes(2000)
@@ -229,6 +232,71 @@ def test_an_iterator_is_published_while_it_goes_on(tmp_path: Path) -> None:
             queue.publish_many(iter([bytes(100)] * 2000 + [wrong]))
         assert 0 < len(queue) < 2000
         assert caught.value.__notes__ == [f"the {len(queue)} records before were appended"]
+
+
+@pytest.mark.parametrize("ttl", [None, "3s"])
+def test_what_comes_by_and_by_lives_from_when_it_is_published(
+    store: Store, clock: ManualClock, ttl: str | None
+) -> None:
+    queue = store.queue("q", max_batch_bytes=2000, limits={"message_ttl": "3s"})
+    consumer, left = queue.consumer("w"), Until(clock.wall_ms() + 12_500)
+
+    def coming() -> Iterator[bytes]:
+        for _ in range(4):
+            yield from [bytes(1800)] * 3
+            clock.advance(4)
+
+    queue.publish_many(coming(), ttl=ttl)
+    assert {m.expires_at - m.timestamp for m in queue.read()} == {3000}  # type: ignore[operator]
+    assert offsets(consumer.receive(99)) == [11]  # in the last batch, after a look at the end
+    queue.publish_many(coming(), ttl=left)
+    assert {m.expires_at for m in queue.read(12)} == {int(left)}
+
+
+def test_the_disk_may_become_too_full_while_an_iterator_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, taken = store.queue("q", max_batch_bytes=2000), list[int]()
+
+    def coming() -> Iterator[bytes]:
+        for number in range(100):
+            taken.append(number)
+            if number == 10:
+                monkeypatch.setattr(store.disk, "check", refuse)
+            yield bytes(1000)
+
+    def refuse() -> None:
+        raise Full("the disk is too full")
+
+    with pytest.raises(Full, match="the disk") as caught:
+        queue.publish_many(coming())
+    assert len(queue) <= len(taken) < 15
+    assert caught.value.__notes__ == [f"the {len(queue)} records before were appended"]
+
+
+def test_no_more_is_taken_of_an_iterator_than_a_queue_may_ever_hold(tmp_path: Path) -> None:
+    numbers = itertools.count()
+    with Store(tmp_path, flush="none") as store:
+        queue = store.queue("q", limits={"max_depth": 10, "on_full": "drop_oldest"})
+        queue.publish_many(b"%d" % next(numbers) for _ in range(10))
+        with pytest.raises(Full, match="max_depth is 10"):
+            queue.publish_many(b"%d" % each for each in itertools.islice(numbers, 10_000))
+        assert next(numbers) == 21
+        assert len(queue) == 10
+
+
+def test_nor_by_tasks(tmp_path: Path) -> None:
+    async def publish() -> None:
+        numbers = itertools.count()
+        async with tailrace.aio.open(tmp_path, flush="none") as store:
+            queue = await store.queue("q", limits={"max_depth": 10, "on_full": "block"})
+            with pytest.raises(Full, match="max_depth is 10"):
+                await queue.publish_many(b"%d" % each for each in itertools.islice(numbers, 10_000))
+            assert next(numbers) == 11
+            await queue.publish_many(b"%d" % number for number in range(10))
+            assert len([message async for message in queue.read()]) == 10
+
+    asyncio.run(publish())
 
 
 @pytest.mark.parametrize("on_full", ["raise", "drop_oldest"])

@@ -427,7 +427,7 @@ def test_numbers_that_are_none(store: Store) -> None:
     assert values(store.dead("q")) == [b"x"]
 
 
-@pytest.mark.parametrize("on_full", ["raise", "block"])
+@pytest.mark.parametrize("on_full", ["raise", "block", "drop_oldest"])
 def test_as_many_come_back_as_there_is_room_for(store: Store, on_full: str) -> None:
     queue = store.queue("q", **FAST, limits={"max_depth": 3, "on_full": on_full})
     bury(queue, b"1", b"2", b"3")

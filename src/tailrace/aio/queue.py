@@ -28,6 +28,7 @@ from tailrace.queue.classic import ClassicGroup, Pending
 from tailrace.queue.delays import Delayed, Scheduled
 from tailrace.queue.inputs import check_patience, check_values
 from tailrace.queue.message import Message as BlockingMessage
+from tailrace.queue.publishing import held_of
 from tailrace.queue.queue import GroupInfo
 from tailrace.queue.queue import Queue as BlockingQueue
 from tailrace.queue.queue import Stream as BlockingStream
@@ -216,8 +217,10 @@ class LogQueue(Generic[Q]):
 
         def publish() -> Receipt:
             nonlocal given
-            if queue.settings.limits.max_depth:
-                given = list(given)  # it may have to be tried again
+            settings = queue.settings
+            if settings.limits.max_depth:  # it may have to be tried again
+                is_plain = producer is None and sequence is None
+                given = held_of(given, settings) if is_plain else list(given)
             return queue.publish_many(
                 given,
                 routing_key=routing_key,

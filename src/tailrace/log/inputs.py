@@ -22,9 +22,9 @@ __all__ = [
 ]
 
 
-def chunks(records: Iterable[object], max_bytes: int) -> Iterator[list[object]]:
+def chunks(records: Iterable[Any], max_bytes: int) -> Iterator[list[Any]]:
     """Lists of records that probably fit into a batch, without holding more than that."""
-    chunk: list[object] = []
+    chunk: list[Any] = []
     size = 0
     for record in records:
         if type(record) is Record:  # most of what queues give

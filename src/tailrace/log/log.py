@@ -252,13 +252,15 @@ class Log:
         `appended` of `NotWritten`) tells how many records went in. The receipt spans them all.
         """
         refuse_single(records)
+        return self._append_chunks(chunks(records, self.options.max_batch_bytes))
+
+    def _append_chunks(self, chunks: Iterable[list[Any]]) -> Receipt:
         first: Receipt | None = None
-        last: Receipt | None = None
-        appended = 0
+        end_offset = appended = 0
         try:
-            for chunk in chunks(records, self.options.max_batch_bytes):
+            for chunk in chunks:
                 for part in self._append_halving(chunk):
-                    first, last = first or part, part
+                    first, end_offset = first or part, part.end_offset
                     appended += part.count
         except Exception as error:
             if isinstance(error, NotWritten):
@@ -266,9 +268,9 @@ class Log:
             if appended:
                 error.add_note(f"the {appended} records before were appended")
             raise
-        if first is None or last is None:
+        if first is None:
             raise ValueError("append_many was given no records")
-        return Receipt(first.offset, last.end_offset, appended, self._committer)
+        return Receipt(first.offset, end_offset, appended, self._committer)
 
     def _append_halving(self, records: list[object]) -> Iterator[Receipt]:
         """One batch, or halves of it until they fit."""

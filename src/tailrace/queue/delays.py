@@ -444,14 +444,14 @@ class Delays(Delivery):
         """What is to be delivered, in that order."""
         if not self.exists:
             return []
-        with self._turn() as state:
+        with self._turn(to_look=True) as state:
             return _listed(state, limit)
 
     def count(self) -> int:
         """How many messages are to be delivered."""
         if not self.exists:
             return 0
-        with self._turn() as state:
+        with self._turn(to_look=True) as state:
             return state.count
 
     def clear(self) -> None:

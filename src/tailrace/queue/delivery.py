@@ -40,6 +40,7 @@ from tailrace.log.log import Log
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER, Once, headers_of
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.observing import published, weigh
+from tailrace.queue.outlook import lifetime_ms
 from tailrace.queue.schedule import Batch, Intent, Manifest, Schedule, is_op, op_record
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.sorted_runs import Entry, Key, Merge, Run, write_run
@@ -122,7 +123,9 @@ class Delivery:
     # --- the turn ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[Schedule]:
+    def _turn(self, *, to_look: bool = False) -> Iterator[Schedule]:
+        """What others were about to do is done in it; unless that fails, and it is only `to_look`
+        at the rest."""
         with self._mutex:
             incoming = self.incoming  # opens everything
             lock = self._lock
@@ -130,7 +133,11 @@ class Delivery:
             lock.acquire()
             try:
                 self._refresh(incoming)
-                self._resolve()
+                try:
+                    self._resolve()
+                except (NotWritten, OSError):  # as on a full disk
+                    if not to_look:
+                        raise
                 self._is_broken_off = False
                 yield self._current()
             except BaseException as error:
@@ -232,8 +239,10 @@ class Delivery:
             if batch is None or not batch.records:
                 return batch
             count = len(batch.records)
+            now_ms = self._wall_ms()  # what has expired needs no room: nobody gets it
+            living = sum(lifetime_ms(record) >= now_ms for record in batch.records)
             try:
-                self._queue.admit(self._queue.settings, count, block=False)
+                self._queue.admit(self._queue.settings, living, block=False)
                 _try_to_encode(batch.records, log, self._producer)
                 return batch
             except Full:

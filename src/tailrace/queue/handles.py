@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -82,6 +82,10 @@ class QueueLog(Log):
             return None
         offset, count = found
         return Receipt(offset, offset + count, count, self._committer)
+
+    def append_portions(self, portions: Iterable[list[Record]]) -> Receipt:
+        """As `append_many` does, of records that come in lists which probably fit into a batch."""
+        return self._append_chunks(portions)
 
     def append_accepted(self, records: list[Record], once: Once) -> Receipt:
         """Append as one batch what was accepted before, or takes its place: also if it is more than

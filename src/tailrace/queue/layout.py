@@ -90,6 +90,10 @@ class Layout:
             if any(_exists(self._fs, os.path.join(folder, name, file)) for file in _GROUP_FILES)
         )
 
+    def has_group(self, queue: str, group_id: str) -> bool:
+        """Has the group a folder of ours?"""
+        return _exists(self._fs, self.group(queue, group_id))
+
     def delayed(self, incarnation: str = "") -> str:
         """Where a queue's delayed messages are; or those of all."""
         name = incarnation.replace("/", "_").replace(".", "_")

@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import repeat
+from itertools import islice, repeat, takewhile
 from typing import Any
 
 from tailrace.queue.journal import Op, unknown
@@ -168,6 +168,21 @@ class Ledger:
         They have to be claimed then, or given back by `put_back`. See `Ready` for suspects."""
         self._collect(now_ms)
         return self._ready.take(self.pending, now_ms, limit, max_retries, with_suspect=with_suspect)
+
+    def oldest_free(self, now_ms: int, below: int, most: int) -> list[int]:
+        """The oldest pending messages below an offset that nobody has, up to so many. That another
+        message of its key has to be settled first gives it to nobody."""
+        if self.parked:
+            free = (
+                offset
+                for offset, lease in self.pending.items()
+                if lease.state == PARKED or (lease.state != DYING and lease.is_due(now_ms))
+            )
+            return list(islice(takewhile(lambda offset: offset < below, free), most))
+        if not self.has_ready(now_ms, with_suspect=True):
+            return []
+        self._collect(now_ms)
+        return self._ready.oldest(self.pending, now_ms, below, most)
 
     def put_back(self, offsets: Iterable[int]) -> None:
         self._ready.update(offsets)

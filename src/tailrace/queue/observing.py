@@ -65,16 +65,16 @@ def weigh(*parts: bytes | str | None) -> int:
 
 
 class Weighed:
-    """Passes records on, and adds up how much they carry."""
+    """Passes lists of records on, and adds up how much they carry."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
-        self._records = records
+    def __init__(self, portions: Iterable[list[Record]]) -> None:
+        self._portions = portions
         self.size = 0
 
-    def __iter__(self) -> Iterator[Record]:
-        for record in self._records:
-            self.size += weigh(record.key, record.value)
-            yield record
+    def __iter__(self) -> Iterator[list[Record]]:
+        for records in self._portions:
+            self.size += sum(weigh(record.key, record.value) for record in records)
+            yield records
 
 
 def delivered(queue: str, group: str, messages: Sequence[Message], wall_ms: int) -> None:

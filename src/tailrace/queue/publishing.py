@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set, ValuesView
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set, ValuesView
 from datetime import datetime
 from itertools import chain, islice
 from time import perf_counter
@@ -22,10 +22,11 @@ from tailrace.kernel import (
 from tailrace.kernel.coerce import as_bytes_or_none
 from tailrace.kernel.layout import too_large
 from tailrace.log.commit import Receipt
-from tailrace.log.inputs import checked_sequence
+from tailrace.log.inputs import checked_sequence, chunks
 from tailrace.log.producers import Once
 from tailrace.queue.addresses import topic_in
 from tailrace.queue.delays import Delayed, Delays, Scheduled, due_ms
+from tailrace.queue.depth import refuse_more_than_fit
 from tailrace.queue.handles import QueueLog
 from tailrace.queue.inputs import check_patience, check_values, no_batch_holds
 from tailrace.queue.message import Stamp, check_headers, new_record
@@ -35,7 +36,7 @@ from tailrace.queue.values import check_batch, check_size, checked_records, exce
 from tailrace.queue.weighing import OF_A_MESSAGE
 from tailrace.units import parse_span
 
-__all__ = ["Publishing", "Until", "expires_at", "refuse_delay"]
+__all__ = ["Publishing", "Until", "expires_at", "held_of", "refuse_delay"]
 
 _STAMPS_MOST = 1024
 
@@ -416,9 +417,9 @@ class Publishing:
                 receipt = self.append(together, settings, producer, sequence)
             return receipt.wait() if wait else receipt
         stamp = self._stamps.get(routing_key) or self._stamp(routing_key)
-        records: Iterable[Record]
+        portions: Iterator[list[Record]]
         if settings.limits.max_depth or isinstance(values, _HELD):
-            held = values if isinstance(values, list | tuple) else list(values)
+            held = held_of(values, settings)
             if not held:
                 raise _no_messages()
 
@@ -426,20 +427,31 @@ class Publishing:
                 return checked_records(held, stamp, expiry, settings, self.log.options)
 
             records = self._admitted(settings, block, ttl, len(held), make)
+            portions = chunks(records, self.log.options.max_batch_bytes)
         else:
-            self.admit(settings, 1, block=block)
-            expiry = expires_at(settings, ttl, self._wall_ms())
-            coming = records_of(values, stamp, expiry, settings, self.log.options)
-            first = next(coming, None)
+            portions = self._portions(settings, values, stamp, ttl)
+            first = next(portions, None)
             if first is None:
                 raise _no_messages()
-            records = chain((first,), coming)
+            portions = chain((first,), portions)
         try:
-            append = self._append_told if hooks.listeners else self.log.append_many
-            receipt = append(records)
+            append = self._append_told if hooks.listeners else self.log.append_portions
+            receipt = append(portions)
         except TooLarge as error:  # one alone: others are put into smaller batches
             raise no_batch_holds(self.name, error) from None
         return receipt.wait() if wait else receipt
+
+    def _portions(
+        self, settings: QueueSettings, values: Iterable[Any], stamp: Stamp, ttl: float | str | None
+    ) -> Iterator[list[Record]]:
+        """The records of messages that come by and by, each time of so many as fit into a batch:
+        then the disk has room for them, and from then on their time counts."""
+        options = self.log.options
+        self._check_disk()
+        for some in chunks(values, options.max_batch_bytes):
+            self._check_disk()
+            expiry = expires_at(settings, ttl, self._wall_ms())
+            yield list(records_of(some, stamp, expiry, settings, options))
 
     def _together(
         self,
@@ -466,9 +478,9 @@ class Publishing:
 
         return self._admitted(settings, block, ttl, len(some), make)
 
-    def _append_told(self, records: Iterable[Record]) -> Receipt:
-        begun, weighed = perf_counter(), Weighed(records)
-        receipt = self.log.append_many(weighed)
+    def _append_told(self, portions: Iterable[list[Record]]) -> Receipt:
+        begun, weighed = perf_counter(), Weighed(portions)
+        receipt = self.log.append_portions(weighed)
         return published(self.name, receipt, weighed.size, begun)
 
     def append(
@@ -509,6 +521,18 @@ class Publishing:
             size = sum(weigh(record.key, record.value) for record in records)
             return published(self.name, receipt, size, begun)
         return receipt
+
+
+def held_of(values: Iterable[Any], settings: QueueSettings) -> Sequence[Any]:
+    """All of them together. Of those that are not held yet no more are taken than their queue could
+    ever hold: `Full` if there are others."""
+    if isinstance(values, list | tuple):
+        return values
+    if isinstance(values, _HELD) or not settings.limits.max_depth:
+        return list(values)
+    held = list(islice(values, settings.limits.max_depth + 1))
+    refuse_more_than_fit(settings, len(held))
+    return held
 
 
 class Until(float):

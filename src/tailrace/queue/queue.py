@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from operator import methodcaller
 from typing import Any, Literal
 
 from tailrace.errors import ConfigError, InvalidName
 from tailrace.queue.base import GroupInfo, LogQueue, group_id_of
 from tailrace.queue.classic import ClassicGroup, Pending
 from tailrace.queue.consumer import Consumer, StreamConsumer
+from tailrace.queue.dead_letters import GROUP
 from tailrace.queue.group_files import GroupFiles
 from tailrace.queue.inputs import as_text, check_flag, check_limit
 from tailrace.queue.message import Message
@@ -29,6 +31,8 @@ _OF_QUEUES = {"prefetch", "visibility_timeout", "key_order"}
 class Queue(LogQueue):
     """A work queue: each message goes to one consumer of each group, and comes back until one of
     them has settled it."""
+
+    _holds_letters = False
 
     def _make_group(self, files: GroupFiles, pattern: str) -> ClassicGroup:
         return ClassicGroup(files, self.name, self.log, self, pattern=pattern)
@@ -111,6 +115,13 @@ class Queue(LogQueue):
         with self._lock:
             asked = self._ask_group(group_id, lambda found: found.pending())
         return asked[1] if asked else []
+
+    def hold_letters(self) -> None:
+        """See that the group is there, durably, that has not dealt with the dead letters which come
+        now: else nobody would need them, and they could go as `retention` says."""
+        if not (self._holds_letters and self._store.layout.has_group(self.name, GROUP)):
+            self._in_group(GROUP, "", methodcaller("progress"))  # which tells if it was deleted
+            self._holds_letters = True
 
     # --- what a group asks for --------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tailrace.queue.lease import Lease
+from tailrace.queue.lease import DYING, Lease
 
 __all__ = ["Ready", "Redeliveries"]
 
@@ -81,6 +81,23 @@ class Ready:
             else:
                 heapq.heappush(self.suspects, offset)
         return Redeliveries(again, spent, False)
+
+    def oldest(self, pending: Mapping[int, Lease], now_ms: int, below: int, most: int) -> list[int]:
+        """The oldest that nobody has, also suspects, and up to so many. They stay where they are;
+        what is not meant any more goes."""
+        found: list[int] = []
+        dying: list[int] = []
+        while len(found) < most:
+            heap = self.suspects if self._has_suspect_first() else self.offsets
+            if not heap or heap[0] >= below:
+                break
+            offset = heapq.heappop(heap)
+            lease = pending.get(offset)
+            if lease is None or not lease.is_due(now_ms) or offset in found[-1:]:
+                continue
+            (dying if lease.state == DYING else found).append(offset)
+        self.update(found + dying)
+        return found
 
     def _has_suspect_first(self) -> bool:
         suspects, offsets = self.suspects, self.offsets

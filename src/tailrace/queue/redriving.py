@@ -1,12 +1,14 @@
-"""Dead letters of a store: to look at, and to bring back."""
+"""Dead letters of a store: where they are, to look at, and to bring back."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, islice
+from typing import Any
 
-from tailrace.errors import Full, InvalidName, LeaseLost
+from tailrace.errors import ConfigError, Full, InvalidName, LeaseLost
 from tailrace.kernel import Record
 from tailrace.log.commit import Receipt
 from tailrace.log.inputs import check_whole
@@ -33,11 +35,39 @@ class Redriving:
     def get(self, name: str) -> Queue | Stream:
         raise NotImplementedError
 
-    def _dead_letter_queue(self, place: dead_letters.Place) -> Queue:
+    def _create(self, name: str, kind: str, options: Mapping[str, Any]) -> QueueSettings:
+        raise NotImplementedError
+
+    def _handle(self, settings: QueueSettings) -> Queue | Stream:
         raise NotImplementedError
 
     def _make_as_durable(self, queue: Queue | Stream, source: QueueSettings) -> None:
         raise NotImplementedError
+
+    # --- where they are ---------------------------------------------------------------------
+
+    def prepare_letters(self, name: str) -> None:
+        """Have a queue of this name for dead letters."""
+        self._dead_letter_queue(dead_letters.usual_place(name)).hold_letters()
+
+    def _dead_letter_queue(self, place: dead_letters.Place) -> Queue:
+        """As it is, if somebody has asked for it; else one that keeps what it gets."""
+        name = place.queue
+        settings = self.registry.current().get(name)
+        if settings is None or settings.implied:
+            options = {
+                "ephemeral": False,  # whatever the store's own queues are
+                "topics": [place.binding],
+                "dlq": {"enabled": False},
+                "retry": {"max_retries": "unlimited"},
+                "limits": {"max_message_size": 0, "message_ttl": 0, "max_depth": 0},
+                "retention": {"max_age": 0, "max_length_bytes": 0, "max_length_messages": 0},
+            }
+            settings = self._create(name, "classic", options)
+        found = self._handle(settings)
+        if not isinstance(found, Queue):
+            raise ConfigError(f"dlq.topic: {name} is a stream; dead letters need a classic queue")
+        return found
 
     def _letters(self, name: str, others: Iterable[str] = ()) -> list[Queue]:
         """Where the dead letters of a queue are, if there ever were any; the oldest place first,
@@ -50,6 +80,8 @@ class Redriving:
             if place.queue in queues
             and (place.queue == current or queues[place.queue].type == "classic")
         ]
+
+    # --- to look at, and to bring back ------------------------------------------------------
 
     def dead(
         self, name: str, limit: int | None = None, *, places: Iterable[str] = ()
@@ -80,7 +112,8 @@ class Redriving:
         else has at the moment are left to them, and those of a group that is gone stay where they
         are: nobody would get them. They come back when there is a consumer of that group again; to
         ask for a group that neither is there nor has any is `InvalidName`. If the queue has no
-        room, or the disk, the others stay, too: `Full`, whose note tells how many came back."""
+        room, also where it drops the oldest for what is published, or the disk, the others stay,
+        too: `Full`, whose note tells how many came back."""
         told: list[int] = []
         try:
             self._redrive(name, group, offsets, limit, lambda _, back: told.append(back), places)
@@ -174,7 +207,7 @@ class Redriving:
         expires_at = self.clock.wall_ms() + ttl_ms if ttl_ms else None
         record = dead_letters.revived(message, expires_at)
         if not target.has_done(step):  # else it is there, and needs no room
-            target.admit(target.settings, 1, block=False)
+            target.admit(_dropping_none(target.settings), 1, block=False)
         return target.append_accepted([record], step)
 
     def _settle_revived(
@@ -192,6 +225,14 @@ class Redriving:
         self._make_as_durable(target, letters.settings)
         with contextlib.suppress(LeaseLost):  # it took long, and somebody else does it, too
             consumer.ack(revived)
+
+
+def _dropping_none(settings: QueueSettings) -> QueueSettings:
+    """What is brought back is not worth more than what is there, of which some may be letters that
+    came back a moment ago."""
+    if settings.limits.on_full != "drop_oldest":
+        return settings
+    return replace(settings, limits=replace(settings.limits, on_full="raise"))
 
 
 def _is_met(message: Message, step: Once, target: Queue | Stream) -> bool:

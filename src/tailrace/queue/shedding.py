@@ -144,16 +144,9 @@ class Shedding(Burying):
         """With the turn: how many messages below an offset are not settled."""
         return sum(offset < below for offset in self.state.pending) + self._count_new(below)
 
-    def _ready_below(self, below: int) -> list[int]:
-        """With the turn: what is pending there, and nobody has. That another message of its key has
-        to be settled first gives it to nobody."""
-        ledger, now_ms = self.state, self.files.clock.boot_ms()
-        return [
-            offset
-            for offset, lease in ledger.pending.items()
-            if offset < below
-            and (lease.state == PARKED or (lease.state != DYING and lease.is_due(now_ms)))
-        ]
+    def _ready_below(self, below: int, most: int) -> list[int]:
+        """With the turn: what is pending there, and nobody has."""
+        return self.state.oldest_free(self.files.clock.boot_ms(), below, most)
 
     def _drop(self, ready: list[int], new: int) -> None:
         """With the turn: settle these, and so many of what is at the cursor, without delivering
@@ -177,7 +170,7 @@ def drop_oldest(
             turns.enter_context(group._turn)
             dropped[group] = max(excess(group), 0)
             if dropped[group]:
-                ready = group._ready_below(below)[: dropped[group]]
+                ready = group._ready_below(below, dropped[group])
                 new = dropped[group] - len(ready)
                 if new > group._count_new(below):
                     return None

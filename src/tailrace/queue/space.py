@@ -14,6 +14,7 @@ from tailrace import hooks
 from tailrace.errors import Closed, TailraceError
 from tailrace.log.cuts import start_now
 from tailrace.log.log import Log
+from tailrace.log.number_set import NumberSet
 from tailrace.log.options import Retention
 from tailrace.log.retention import VacuumReport
 from tailrace.queue import retaining
@@ -51,7 +52,7 @@ class Roomy(Publishing):
         )
         # Of a queue without groups, or a stream: what has expired, once it was full.
         self._outlook: Outlook | None = None
-        self._lapsed: set[int] = set()
+        self._lapsed = NumberSet()
         super().__init__(name)
 
     def check_open(self) -> None:
@@ -128,7 +129,7 @@ class Roomy(Publishing):
 
     def admit(self, settings: QueueSettings, count: int, *, block: bool = True) -> bool:
         self._store.disk.check()
-        if settings.limits.max_depth:
+        if count and settings.limits.max_depth:
             return self._depth.admit(settings, count, block=block)
         return False
 
@@ -138,10 +139,13 @@ class Roomy(Publishing):
         end = log.end_offset
         with self._lock:
             counts = self._ask_classic(lambda group: group.count_unsettled(end))
-            start = log.start_offset
-            return max(
-                counts.values(), default=end - start - sum(each >= start for each in self._lapsed)
-            )
+            return max(counts.values(), default=self._count_kept(log.start_offset, end))
+
+    def _count_kept(self, start: int, end: int) -> int:
+        """With the lock: how many messages there are from an offset on that have not expired, of a
+        queue without groups, or a stream."""
+        self._lapsed.discard_below(start)
+        return end - start - len(self._lapsed)
 
     def _pass_by(self) -> int:
         """No longer count what nobody will ever get; how many messages that are. Without the lock,
@@ -158,8 +162,9 @@ class Roomy(Publishing):
             while self._outlook.look(log, end, SCAN_MOST):
                 pass
             start, over = log.start_offset, self._outlook.take_over(self._wall_ms(), end)
-            new = {offset for offset in over if offset >= start}
-            self._lapsed = {offset for offset in self._lapsed if offset >= start} | new
+            new = sorted(offset for offset in over if offset >= start)
+            for offset in new:
+                self._lapsed.add(offset)
             self._outlook.tidy(lambda offset: offset >= start)
             return len(new)
 
@@ -185,10 +190,10 @@ class Roomy(Publishing):
     def _drop_from_front(self, log: QueueLog, keep: int) -> int | None:
         """The same, of a queue without groups, or a stream; how many that were. What has expired
         goes along, and does not count."""
-        with self._dropping() as counting:
+        with self._lock, self._dropping() as counting:
             end = log.exact_end()  # others may have dropped all that we knew of
             start, lapsed = log.start_offset, self._lapsed
-            excess = end - start - sum(each >= start for each in lapsed) - keep
+            excess = self._count_kept(start, end) - keep
             floor = retaining.archived_floor(self._store.look, self.settings, start_now(log))
             end = end if floor is None else min(end, floor)
             dropped, upto = 0, start

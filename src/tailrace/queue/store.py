@@ -434,6 +434,7 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         Nobody has a turn or a queue's lock here: a queue may be made, and the disk waited for."""
         place = dead_letters.place_of(settings)
         queue, now_ms = self._dead_letter_queue(place), self.clock.wall_ms()
+        queue.hold_letters()
         receipts: dict[int, Receipt] = {}
         failed: dict[int, Exception] = {}
         for message, reason in letters:
@@ -455,28 +456,6 @@ class Store(BackedUp, PublishingByTopic, Redriving):
         if len(failed) < len(letters):
             self._make_as_durable(queue, settings)
         return failed
-
-    def prepare_letters(self, name: str) -> None:
-        """Have a queue of this name for dead letters."""
-        self._dead_letter_queue(dead_letters.usual_place(name))
-
-    def _dead_letter_queue(self, place: dead_letters.Place) -> Queue:
-        """As it is, if somebody has asked for it; else one that keeps what it gets."""
-        name = place.queue
-        settings = self.registry.current().get(name)
-        if settings is None or settings.implied:
-            options = {
-                "ephemeral": False,  # whatever the store's own queues are
-                "topics": [place.binding],
-                "dlq": {"enabled": False},
-                "retry": {"max_retries": "unlimited"},
-                "limits": {"max_message_size": 0, "message_ttl": 0, "max_depth": 0},
-            }
-            settings = self._create(name, "classic", options)
-        found = self._handle(settings)
-        if not isinstance(found, Queue):
-            raise ConfigError(f"dlq.topic: {name} is a stream; dead letters need a classic queue")
-        return found
 
     # --- ephemeral queues -------------------------------------------------------------------
 
