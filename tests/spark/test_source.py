@@ -536,6 +536,24 @@ def test_tasks_are_of_a_size(segment: float) -> None:
     assert sum(found) + last == pytest.approx(sum(part.size for part in ranges) / mebi)
 
 
+def test_a_large_batch_comes_in_pieces(tmp_path: Path) -> None:
+    mebi = 1 << 20
+    with open_store(tmp_path) as store:
+        stream = store.stream("s", compression="none")
+        stream.publish_many([b"%d" % number + bytes(mebi) for number in range(13)])
+        stream.publish_many([b"13", b"14"])
+    reader, [part] = splits(tmp_path, "offset", "value", queue="s")
+    batches = list(reader.read(part))
+    assert all(batch.nbytes <= 5 * mebi for batch in batches)
+    assert [batch.num_rows for batch in batches] == [3, 3, 3, 3, 1, 2]
+    assert column(rows(batches), "offset") == list(range(15))
+    assert [value.rstrip(b"\0") for value in column(rows(batches), "value")] == [
+        b"%d" % number for number in range(15)
+    ]
+    reader, [part] = splits(tmp_path, queue="s")  # a count
+    assert sum(batch.num_rows for batch in reader.read(part)) == 15
+
+
 @pytest.mark.parametrize("segment", [20_000, 35_000])
 def test_the_rest_of_a_segment_is_no_task(tmp_path: Path, segment: int) -> None:
     with open_store(tmp_path) as store:
