@@ -18,7 +18,8 @@ from bench.support.sparking import Sparking, Table
 from tailrace import Store
 from tailrace.cli.measure import Sample
 from tailrace.log.cuts import sealed_end
-from tailrace.spark.lake.archive import archive_queue
+from tailrace.queue.stats import look_through
+from tailrace.spark.lake.archive import archive_queue, release
 from tailrace.spark.lake.rows import SCHEMA, read_rows
 from tailrace.spark.lake.writing import GROUP_BYTES, options_for
 
@@ -52,6 +53,7 @@ def _line(
         do()
         sample = Sample(count, time.perf_counter() - began)
         shutil.rmtree(target, ignore_errors=True)
+        release(look_through(store), queue.name)  # or it is missed
         return sample
 
     contestants = [

@@ -52,7 +52,7 @@ class Direct:
     name = "direct"
 
     def __init__(self, threads: int | None = None) -> None:
-        self._threads = threads or min((os.cpu_count() or 1) + 1, 8)  # one waits for the disk
+        self._threads = threads or max(min(os.cpu_count() or 1, 8), 2)  # one may wait for the disk
 
     def run(
         self, fs: FileSystem, log: Log, task: Task, pieces: Sequence[Piece]
