@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tailrace.kernel import BAD, COMPLETE, PARTIAL, batches, encode
 from tailrace.log.fs import OsFile, OsFileSystem
-from tailrace.log.scan import Chunks, Facts, find_next_batch, scan
+from tailrace.log.scan import LARGEST_KEPT, Chunks, Facts, Memory, find_next_batch, scan
 from tests.log.helpers import T0
 
 
@@ -102,6 +102,51 @@ def test_what_is_no_batch(file: OsFile, junk: bytes) -> None:
     assert chunks.next() is None
     assert chunks.status == (BAD if len(junk) > 44 or junk[0] else chunks.status)
     assert chunks.status != COMPLETE
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 3_000), max_size=8), max_size=4),
+    read_size=st.integers(1, 2_000),
+    largest=st.integers(1, 4_000),
+)
+def test_files_one_after_the_other_share_their_memory(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[list[int]], read_size: int, largest: int
+) -> None:
+    memory = Memory()
+    path = str(tmp_path_factory.mktemp("walk") / "segment")
+    file = OsFileSystem().open(path, write=True, create=True)
+    try:
+        for each in sizes:
+            parts = [batch(n, size) for n, size in enumerate(each)]
+            stop = put(file, *parts)
+            chunks = Chunks(file, 0, stop, read_size, largest, memory)
+            found = b""
+            while (region := chunks.next()) is not None:
+                one = len(parts[region.base_offset])
+                assert len(region.data) <= max(read_size, largest, one)
+                found += region.data
+            assert (found, chunks.status) == (b"".join(parts), COMPLETE)
+    finally:
+        file.close()
+
+
+def test_memory_is_kept() -> None:
+    memory = Memory()
+    room = memory.room(1_000)
+    assert len(room) >= 1_000
+    for size in (1_000, 10, 1_050):  # batches are nearly of one size
+        assert memory.room(size) is room
+    assert len(memory.room(5_000)) >= 5_000
+
+
+def test_what_an_exceptional_batch_needs_is_not_kept() -> None:
+    memory = Memory()
+    usual = memory.room(LARGEST_KEPT)
+    assert len(usual) == LARGEST_KEPT
+    assert memory.room(100) is usual
+    exceptional = memory.room(LARGEST_KEPT + 1)
+    assert len(exceptional) == LARGEST_KEPT + 1
+    assert len(memory.room(100)) < 1_000
 
 
 # --- scan ---------------------------------------------------------------------------------------

@@ -18,7 +18,15 @@ from tailrace.errors import Corrupt, OffsetOutOfRange
 from tailrace.kernel import HEADER_SIZE, BatchInfo, find_record_at_time
 from tailrace.log.extents import Extent, Extents
 from tailrace.log.fs import File
-from tailrace.log.scan import LARGEST_READ, Chunks, Damage, Region, find_next_batch, header_at
+from tailrace.log.scan import (
+    LARGEST_READ,
+    Chunks,
+    Damage,
+    Memory,
+    Region,
+    find_next_batch,
+    header_at,
+)
 from tailrace.log.segments import Catalog, segment_path
 from tailrace.log.sidefiles import Gaps
 
@@ -67,7 +75,7 @@ class Reader:
         """Regions that hold every record with `first <= offset < last`, and some around them. They
         are of `largest` bytes at most, or one batch."""
         last = min(last, view.end)
-        extents = view.extents
+        extents, memory = view.extents, Memory()
         start = max(bisect_right(extents, first, key=_base) - 1, 0)
         while start and not extents[start].size:
             start -= 1
@@ -81,7 +89,7 @@ class Reader:
                 self._check_hole(view, first, extent.base)
                 first = extent.base
             limit = extents[i + 1].base if i + 1 < len(extents) else None
-            for region in self._segment_regions(view, extent, limit, first, last, largest):
+            for region in self._segment_regions(view, extent, limit, first, last, largest, memory):
                 base_offset = region.base_offset
                 if base_offset > first:
                     self._check_hole(view, first, min(base_offset, last))
@@ -121,6 +129,7 @@ class Reader:
         first: int,
         last: int,
         largest: int,
+        memory: Memory,
     ) -> Iterator[Region]:
         path = segment_path(self._catalog.folder, extent.base)
         expected, position = extent.base, 0
@@ -133,9 +142,9 @@ class Reader:
                     expected, position = kept.next_offset, position + len(kept.data)
                     if expected > first:
                         yield kept
-                    chunks = Chunks(file, position, extent.size, largest=largest)
+                    chunks = Chunks(file, position, extent.size, largest=largest, memory=memory)
                 else:
-                    chunks = _chunks_at(file, position, extent.size, expected, largest)
+                    chunks = _chunks_at(file, position, extent.size, expected, largest, memory)
                     if chunks.position != position:
                         expected = extent.base
                 while expected < last:
@@ -159,7 +168,9 @@ class Reader:
                         )
                         self._refuse(view, path, damage, first, last)
                         expected = found.base_offset
-                        chunks = Chunks(file, found.position, extent.size, largest=largest)
+                        chunks = Chunks(
+                            file, found.position, extent.size, largest=largest, memory=memory
+                        )
         except FileNotFoundError:
             raise self._deleted(view, first) from None
 
@@ -273,13 +284,15 @@ class Reader:
         return None
 
 
-def _chunks_at(file: File, position: int, stop: int, base_offset: int, largest: int) -> Chunks:
+def _chunks_at(
+    file: File, position: int, stop: int, base_offset: int, largest: int, memory: Memory
+) -> Chunks:
     """From the batch that the index tells on, to be read whole with the first read; or from the
     start if it is not there: a wrong hint costs time, nothing else."""
     header = header_at(file, position, stop) if position else None
     if header is None or header.base_offset != base_offset:
-        return Chunks(file, 0, stop, largest=largest)
-    return Chunks(file, position, stop, max(header.size, _LARGE), largest)
+        return Chunks(file, 0, stop, largest=largest, memory=memory)
+    return Chunks(file, position, stop, max(header.size, _LARGE), largest, memory)
 
 
 def _base(extent: Extent) -> int:

@@ -29,6 +29,7 @@ __all__ = [
     "Chunks",
     "Damage",
     "Facts",
+    "Memory",
     "Region",
     "find_next_batch",
     "header_at",
@@ -54,6 +55,21 @@ class Region(NamedTuple):
         return int.from_bytes(self.data[8:16], "little")
 
 
+class Memory:
+    """What is read into, kept from one file to the next: to have new memory cleared, by Python and
+    the system, takes longer than to read as much. For one walk at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def room(self, size: int) -> bytearray:
+        """At least so many bytes, mostly those of the last time. Batches of one log are nearly of
+        one size, so the next one shall fit, too."""
+        if not size <= len(self._buffer) <= LARGEST_KEPT:
+            self._buffer = bytearray(max(size, min(size + size // 8, LARGEST_KEPT)))
+        return self._buffer
+
+
 class Chunks:
     """Regions of a file from `position` to `stop`, the first of about `read_size`, then larger.
 
@@ -68,19 +84,24 @@ class Chunks:
         stop: int,
         read_size: int = _FIRST_READ,
         largest: int = LARGEST_READ,
+        memory: Memory | None = None,
     ) -> None:
         self._file = file
         self._stop = stop
         self._read_size = read_size
         self._largest = largest
+        self._memory = memory or Memory()
         self._buffer: bytes | bytearray = b""
+        self._wanted = 0  # bytes of it, of which so many are there, and so many were handed out
         self._filled = 0
         self._handed_out = 0
         self.position = position
         self.status = COMPLETE
 
     def next(self) -> Region | None:
-        self._drop_handed_out()
+        if self._handed_out:
+            left = self._filled - self._handed_out
+            self._make_room(max(self._read_size, left))
         while self.position < self._stop:
             at_end = self._fill()
             end, next_offset, self.status = check(self._buffer, 0, self._filled)
@@ -92,45 +113,38 @@ class Chunks:
                 return region
             if self.status != PARTIAL or at_end:
                 return None
-            self._grow()
+            self._make_room(self._size_of_first())
         self.status = COMPLETE
         return None
 
-    def _drop_handed_out(self) -> None:
-        if self._handed_out:
-            left = self._filled - self._handed_out
-            size = min(max(self._read_size, left), self._stop - self.position)
-            rest = bytes(memoryview(self._buffer)[self._handed_out : self._filled])
-            buffer = self._buffer
-            if isinstance(buffer, bytes) or not size <= len(buffer) <= LARGEST_KEPT:
-                buffer = bytearray(size)
-            buffer[:left] = rest
-            self._buffer, self._filled, self._handed_out = buffer, left, 0
+    def _make_room(self, size: int) -> None:
+        """For so many bytes, if there are as many; with those in front that are left."""
+        rest = memoryview(self._buffer)[self._handed_out : self._filled]
+        self._wanted = min(size, self._stop - self.position)
+        self._buffer = self._memory.room(self._wanted)
+        memoryview(self._buffer)[: len(rest)] = rest
+        self._filled, self._handed_out = len(rest), 0
 
     def _fill(self) -> bool:
-        """Read until the buffer is full; true when the file has no more before the stop."""
+        """Read what is wanted; true when the file has no more before the stop."""
         if not self._buffer:  # the first read is often the only one: spare it clearing memory
             size = min(self._read_size, self._stop - self.position)
             self._buffer = read_exactly(self._file, size, self.position)
-            self._filled = len(self._buffer)
+            self._wanted = self._filled = len(self._buffer)
             return self._filled < size or self.position + size >= self._stop
-        want = min(len(self._buffer), self._stop - self.position)
-        view = memoryview(self._buffer)
-        while self._filled < want:
-            read = self._file.pread_into(view[self._filled : want], self.position + self._filled)
+        view = memoryview(self._buffer)[: self._wanted]
+        while self._filled < self._wanted:
+            read = self._file.pread_into(view[self._filled :], self.position + self._filled)
             if not read:
                 return True
             self._filled += read
         return self._filled >= self._stop - self.position
 
-    def _grow(self) -> None:
-        """Make room for the batch at the front, whose size its header tells."""
-        size = 4 * len(self._buffer)
+    def _size_of_first(self) -> int:
+        """The batch at the front does not fit: its header tells its size, if that is there."""
         if self._filled >= HEADER_SIZE:
-            size = max(read_header(self._buffer, 0).size, HEADER_SIZE)
-        bigger = bytearray(min(max(size, HEADER_SIZE), self._stop - self.position))
-        bigger[: self._filled] = memoryview(self._buffer)[: self._filled]
-        self._buffer = bigger
+            return max(read_header(self._buffer, 0).size, HEADER_SIZE)
+        return max(4 * self._wanted, HEADER_SIZE)
 
 
 class Damage(NamedTuple):
