@@ -14,7 +14,7 @@ from tailrace.kernel.pure.crc import crc32c
 
 TWINS = ("compiled", "pure")
 _PARTS = (
-    *("crc", "s2", "records", "codec", "tally", "outline", "flock", "notes", "lines"),
+    *("crc", "s2", "records", "codec", "tally", "outline", "flock", "notes", "lines", "naming"),
     "columns",  # the last: see `arrow` in conftest.py
 )
 NOW = 1_700_000_000_000

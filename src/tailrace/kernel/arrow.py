@@ -12,6 +12,7 @@ from tailrace import kernel
 from tailrace.kernel.headers import encode_name
 from tailrace.kernel.layout import MAX_OFFSET, NONE, too_many
 from tailrace.kernel.shapes import (
+    LONGEST_NUMBER,
     Binary,
     BinaryOut,
     HeaderLists,
@@ -178,6 +179,21 @@ def decode_arrow(
         empty = lib.Array.from_buffers(lib.struct([]), rows, [None])
         batch = lib.RecordBatch.from_struct_array(empty)
     return batch
+
+
+def names(prefix: str, numbers: pa.Array) -> pa.Array:
+    """The prefix and the number of each row, as strings; of an int64 array without nulls."""
+    lib = _pyarrow()
+    if not numbers.type.equals(lib.int64()) or numbers.null_count:
+        raise TypeError(f"the numbers must be int64 without nulls, not {numbers.type}")
+    rows, text = len(numbers), prefix.encode()
+    source = numbers.buffers()[1].slice(8 * numbers.offset, 8 * rows) if rows else b""
+    room = rows * (len(text) + LONGEST_NUMBER)
+    if room > _MAX_BYTES:
+        raise ValueError(f"{rows} names may be longer than Arrow's string type can hold")
+    offsets, data = lib.allocate_buffer(4 * (rows + 1)), lib.allocate_buffer(room)
+    used = kernel.columns.write_names(text, source, offsets, data)
+    return lib.Array.from_buffers(lib.string(), rows, [None, offsets, data.slice(0, used)], 0)
 
 
 def encode_arrow(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_PICKED: Final = 4  # the compiled twin has room for so many
 MAX_HIDDEN: Final = 16
+LONGEST_NUMBER: Final = 20  # digits and sign of an int64
 
 
 class Binary(NamedTuple):

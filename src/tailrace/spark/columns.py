@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from tailrace.errors import ConfigError
+from tailrace.kernel.arrow import names
 from tailrace.queue.addresses import ROOT, address_of, is_selected
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ OURS: Final = (
     *("_producer", "_sequence", "_settled"),
 )
 
-_PIECE_BYTES: Final = 4 << 20  # a batch of a log may have 16 MB and more
+_PIECE_BYTES: Final = 2 << 20  # a batch of a log may have 16 MB and more
 _TIME: Final = pa.timestamp("us", "UTC")
 MOST_MS: Final = (2**63 - 1) // 1000  # as far from 1970 as Spark's times go, which are microseconds
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -178,6 +179,7 @@ class Decoder:
             *(["_expires_at"] if "expires_at" in wanted else []),
         ]
         self._known: dict[str | None, bool] = {}  # which topics match
+        self._repeats: dict[str | bytes | int, Any] = {}  # arrays of one value
 
     def track(self) -> None:
         """Tell how far `read` has come."""
@@ -223,19 +225,34 @@ class Decoder:
             case "expires_at":
                 return time_of(numbers(batch.column("_expires_at")))
             case "partition" | "timestampType":
-                return pa.repeat(pa.scalar(0, pa.int32()), rows)
+                return self._same(0, rows)
             case "queue":
-                return pa.repeat(pa.scalar(self._queue, pa.string()), rows)
+                return self._same(self._queue, rows)
             case "message_id":
-                return pc.binary_join_element_wise(
-                    self._queue, batch.column("offset").cast(pa.string()), ":"
-                )
+                return names(f"{self._queue}:", batch.column("offset"))
             case "topic":
+                if self._is_plain(batch):
+                    return self._same(address_of(self._queue), rows)
                 return texts(batch.column("_topic"))
             case "routing_key":
+                if self._is_plain(batch):
+                    return self._same("", rows)
                 return routing_keys(self._queue, texts(batch.column("_topic")))
             case _:
                 return self._headers(batch.column("headers"))
+
+    def _same(self, value: Any, rows: int) -> Any:
+        """One value in all rows. Kept for the batches to come, which have about as many."""
+        known = self._repeats.get(value)
+        if known is None or len(known) < rows:
+            kind = pa.int32() if isinstance(value, int) else None
+            known = self._repeats[value] = pa.repeat(pa.scalar(value, kind), rows)
+        return known.slice(0, rows)
+
+    def _is_plain(self, batch: pa.RecordBatch) -> bool:
+        """Was all of it published to the queue itself, as it mostly is? Quick to tell."""
+        usual = self._same(address_of(self._queue).encode(), batch.num_rows)
+        return bool(batch.column("_topic").equals(usual))
 
     def _headers(self, lists: Any) -> Any:
         """As the kernel gives them they cannot be null, and Spark's may be."""

@@ -27,10 +27,11 @@ from cython.cimports.tailrace.kernel.compiled.records import (
 from tailrace.kernel import layout
 from tailrace.kernel.coerce import as_timestamp
 from tailrace.kernel.compiled.filling import fill_columns, measure_columns
+from tailrace.kernel.compiled.naming import write_names
 from tailrace.kernel.layout import too_large, too_many
 from tailrace.kernel.shapes import check_max_records, invalid_column, null_header
 
-__all__ = ["encode_columns", "fill_columns", "measure_columns", "split_rows"]
+__all__ = ["encode_columns", "fill_columns", "measure_columns", "split_rows", "write_names"]
 
 # The format's flags and limits as C variables; `layout` is where they are defined.
 _HAS_TIMESTAMP = cython.declare(cython.int, layout.HAS_TIMESTAMP)

@@ -22,6 +22,7 @@ from tailrace.kernel.layout import (
     too_many,
 )
 from tailrace.kernel.pure.codec import Draft, batches, decode, finish
+from tailrace.kernel.pure.naming import write_names
 from tailrace.kernel.pure.records import (
     NO_HEADERS,
     NULL,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+__all__ = ["encode_columns", "fill_columns", "measure_columns", "split_rows", "write_names"]
 _LONGEST_VARINT = 10
 
 
