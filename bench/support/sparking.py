@@ -4,7 +4,6 @@ do nothing, which are what the Python side of Spark can do at best."""
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pyspark.sql.datasource import (
 
 import tailrace
 from tailrace.cli.measure import Sample
+from tailrace.spark import local_session
 
 __all__ = ["Sparking", "Table", "timed"]
 
@@ -112,24 +112,13 @@ class Sparking:
 
     @cached_property
     def spark(self) -> SparkSession:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .config(
-                map={
-                    "spark.ui.enabled": "false",
-                    "spark.ui.showConsoleProgress": "false",
-                    "spark.log.level": "ERROR",
-                    "spark.sql.session.timeZone": "UTC",
-                    "spark.driver.memory": "4g",
-                    "spark.local.dir": str(self.folder / "spark"),
-                    "spark.sql.shuffle.partitions": "4",
-                }
-            )
-            .getOrCreate()
-        )
+        conf = {
+            "spark.driver.memory": "4g",
+            "spark.local.dir": str(self.folder / "spark"),
+            "spark.sql.shuffle.partitions": "4",
+        }
+        spark = local_session("local[2]", conf)  # as users have it
         spark.dataSource.register(Ceiling)
         spark.dataSource.register(Nowhere)
         return spark

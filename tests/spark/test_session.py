@@ -13,7 +13,14 @@ import pytest
 
 from tailrace.errors import TailraceError
 from tailrace.spark import session
-from tailrace.spark.session import Archive, _cores, _find_java, _settings, _with_patience
+from tailrace.spark.session import (
+    Archive,
+    _cores,
+    _find_java,
+    _local_settings,
+    _settings,
+    _with_patience,
+)
 
 pytest.importorskip("pyspark")
 
@@ -127,3 +134,11 @@ def test_who_says_when_to_compile_is_heard() -> None:
     assert _with_patience("-Da=b") == f"{patient} -Da=b"
     for said in ("-Xint", "-Da=b -XX:TieredStopAtLevel=1", "-XX:-TieredCompilation"):
         assert _with_patience(said) == said
+
+
+def test_python_is_talked_to_by_files_where_their_paths_are_short_enough() -> None:
+    folder = "/" + "f" * 59
+    found = _local_settings(folder)
+    assert found["spark.python.unix.domain.socket.enabled"] == "true"
+    assert found["spark.python.unix.domain.socket.dir"] == folder
+    assert _local_settings(folder + "f") == {"spark.sql.warehouse.dir": folder + "f"}

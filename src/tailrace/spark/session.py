@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import hashlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -49,6 +51,7 @@ _PATIENCE_S: Final = 600
 _DAY_S: Final = 86_400
 _UNUSED_S: Final = 60 * _DAY_S  # after which an archive is taken for that of an older version
 _ENDING_S: Final = 10
+_LONGEST_SOCKET: Final = 103  # bytes of its path, on whichever system has the least room
 _REFUSED: Final = re.compile(r"\[cds\b.*\] (UseSharedSpaces: |Unable to use)")
 
 _jvm: subprocess.Popen[bytes] | None = None  # that `local_session` has started
@@ -74,15 +77,13 @@ def local_session(
     except ImportError:
         raise TailraceError("pyspark is missing: pip install 'tailrace[spark]'") from None
     settings = _settings(master or "local[*]", conf or {})
+    is_local = settings["spark.master"].startswith("local")
+    if is_local:
+        settings = _local_settings(_folder_until_exit()) | settings
     builder = SparkSession.builder
     if SparkContext._gateway is not None:
         return builder.config(map=settings).getOrCreate()
-    script = None
-    if settings["spark.master"].startswith("local"):
-        folder = _folder_until_exit()
-        settings.setdefault("spark.sql.warehouse.dir", folder)
-        script = script_in(folder)
-    with _python(script, settings):
+    with _python(script_in(_folder_until_exit()) if is_local else None, settings):
         _start_jvm(settings, purpose)
         settings |= {name: value for name, value in (of_sql or {}).items() if is_static(name)}
         return builder.config(map=settings).getOrCreate()
@@ -128,8 +129,25 @@ def _settings(master: str, given: Mapping[str, str]) -> dict[str, Any]:
     return settings | dict(given)
 
 
+def _local_settings(folder: str) -> dict[str, str]:
+    """Where all of Spark is on this machine.
+
+    It makes a folder for tables, whether there are any or not; not in the current one. And from 4.1
+    on it can talk to Python by sockets that are files. By those that are ports each task begins
+    with a pause of 40 ms: one system waits for the other to confirm the first part before it sends
+    the second, and that one for something to send along.
+    """
+    settings = {"spark.sql.warehouse.dir": folder}
+    path = os.fsencode(folder) + b"/.12345678-1234-1234-1234-123456789abc.sock"
+    if hasattr(socket, "AF_UNIX") and len(path) <= _LONGEST_SOCKET:
+        settings["spark.python.unix.domain.socket.enabled"] = "true"
+        settings["spark.python.unix.domain.socket.dir"] = folder
+    return settings
+
+
+@functools.cache
 def _folder_until_exit() -> str:
-    """Spark makes a folder for tables, whether there are any or not; not in the current one."""
+    """One for this process."""
     folder = tempfile.mkdtemp(prefix="tailrace-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

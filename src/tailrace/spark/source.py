@@ -22,7 +22,7 @@ from tailrace.spark.options import SourceOptions, Start
 from tailrace.spark.planning import Place, Range, Split, behind, cut, pack, parted, read
 from tailrace.spark.provider import TailraceSource
 from tailrace.spark.versions import LIMITS
-from tailrace.spark.workers import settle
+from tailrace.spark.workers import answer_at_once, settle
 
 if TYPE_CHECKING:
     from tailrace.spark.lake.together import Whole
@@ -107,16 +107,16 @@ class _Reader:
     def read(self, partition: Any) -> Iterator[Any]:
         """In a task."""
         settle()
-        if not isinstance(partition, _Part):
-            return iter(())  # an empty table is one partition of nothing
-        options = self._options
-        return read(
-            options.path,
-            partition.value,
-            self._projection,
-            options.rows,
-            fail_on_loss=options.fail_on_loss,
-        )
+        if isinstance(partition, _Part):  # an empty table is one partition of nothing
+            options = self._options
+            yield from read(
+                options.path,
+                partition.value,
+                self._projection,
+                options.rows,
+                fail_on_loss=options.fail_on_loss,
+            )
+        answer_at_once()
 
 
 class BatchReader(_Reader, DataSourceReader):
