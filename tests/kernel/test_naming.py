@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +24,7 @@ def written(twin: Twin, prefix: bytes, values: list[int]) -> list[bytes]:
     stops = memoryview(offsets).cast("i").tolist()
     assert stops[0] == 0
     assert stops[-1] == used
-    return [bytes(data[a:b]) for a, b in zip(stops, stops[1:], strict=False)]
+    return [bytes(data[a:b]) for a, b in pairwise(stops)]
 
 
 @given(st.binary(max_size=8), st.lists(numbers, max_size=20))

@@ -537,14 +537,14 @@ def test_tasks_are_of_a_size(segment: float) -> None:
 
 
 def test_a_large_batch_comes_in_pieces(tmp_path: Path) -> None:
-    mebi = 1 << 20
+    half = 1 << 19
     with open_store(tmp_path) as store:
         stream = store.stream("s", compression="none")
-        stream.publish_many([b"%d" % number + bytes(mebi) for number in range(13)])
+        stream.publish_many([b"%d" % number + bytes(half) for number in range(13)])
         stream.publish_many([b"13", b"14"])
     reader, [part] = splits(tmp_path, "offset", "value", queue="s")
     batches = list(reader.read(part))
-    assert all(batch.nbytes <= 5 * mebi for batch in batches)
+    assert all(batch.nbytes <= 5 * half for batch in batches)
     assert [batch.num_rows for batch in batches] == [3, 3, 3, 3, 1, 2]
     assert column(rows(batches), "offset") == list(range(15))
     assert [value.rstrip(b"\0") for value in column(rows(batches), "value")] == [

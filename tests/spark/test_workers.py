@@ -49,16 +49,18 @@ def test_a_worker_is_settled_before_its_first_task_and_its_second(
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="the system has no such option")
 def test_a_worker_confirms_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection(server.getsockname()) as ours:
-            option = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
-            ours.setsockopt(*option, 0)  # as it is after answers that followed soon
-            workers.answer_at_once()  # not in a process of the user
-            assert not ours.getsockopt(*option)
-            become_worker(monkeypatch)
-            workers.answer_at_once()
-            assert ours.getsockopt(*option)
-            ours.sendall(b"still open")
+    option = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as ours,
+    ):
+        ours.setsockopt(*option, 0)  # as it is after answers that followed soon
+        workers.answer_at_once()  # not in a process of the user
+        assert not ours.getsockopt(*option)
+        become_worker(monkeypatch)
+        workers.answer_at_once()
+        assert ours.getsockopt(*option)
+        ours.sendall(b"still open")
 
 
 def connections(_: Any) -> list[str]:
