@@ -181,7 +181,7 @@ def decode_arrow(
     return batch
 
 
-def names(prefix: str, numbers: pa.Array) -> pa.Array:
+def names(prefix: str, numbers: Any) -> Any:
     """The prefix and the number of each row, as strings; of an int64 array without nulls."""
     lib = _pyarrow()
     if not numbers.type.equals(lib.int64()) or numbers.null_count:

@@ -245,7 +245,7 @@ class Decoder:
         """One value in all rows. Kept for the batches to come, which have about as many."""
         known = self._repeats.get(value)
         if known is None or len(known) < rows:
-            kind = pa.int32() if isinstance(value, int) else None
+            kind: Any = pa.int32() if isinstance(value, int) else None
             known = self._repeats[value] = pa.repeat(pa.scalar(value, kind), rows)
         return known.slice(0, rows)
 
