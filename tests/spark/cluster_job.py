@@ -22,6 +22,7 @@ def main(master: str, store: str, checkpoint: str) -> None:
         "spark.executor.extraJavaOptions": LIGHT_JVM,
         "spark.executor.memory": "512m",
         "spark.cores.max": "2",
+        "spark.python.unix.domain.socket.enabled": "true",  # as the guide has it
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # both executors, from the start
         "spark.sql.shuffle.partitions": "2",
     }
