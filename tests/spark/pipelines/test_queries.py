@@ -107,6 +107,7 @@ def test_joins_with_files_and_other_queues(spark: Any, place: Place) -> None:
     assert run.status.offsets == {"events": 2, "payments": 3}
 
 
+@pytest.mark.spark("4.1")  # before it a table is read again for each batch, whatever was deleted
 def test_a_table_that_retention_has_passed(spark: Any, place: Place) -> None:
     """It is read again, as it is by then. If it is as it was, something else is lost."""
     place.publish("events", b"1")
