@@ -264,25 +264,24 @@ def append():
 threading.Thread(target=append, daemon=True).start()
 """
 
-# A handle that comes no further than to a certain call of a chore, whose thread then sleeps.
-# Retention flushes, too, in its turn to write, in which nobody else comes in.
+# A handle that comes no further than to a certain call of a chore, whose thread then sleeps. It has
+# no retention if that call is a flush: retention flushes, too, and may leave nothing for the other.
 _STUCK = f"""
-import traceback
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import FaultyFileSystem
 
 is_stuck = threading.Event()
 
-def has_the_turn():
-    return where == "sync" and any(each.name == "vacuum" for each in traceback.extract_stack())
-
 def get_stuck(call):
-    if (call.op, call.path[-4:]) == (where, ".seg") and not has_the_turn():
+    if (call.op, call.path[-4:]) == (where, ".seg"):
         is_stuck.set()
         threading.Event().wait()
 
 fs = FaultyFileSystem(OsFileSystem())
-log = Log(path, fs=fs, mode="shared", **{OPTIONS!r})
+options = {OPTIONS!r}
+if where == "sync":
+    del options["retention"]
+log = Log(path, fs=fs, mode="shared", **options)
 fs.plan = get_stuck
 """
 
