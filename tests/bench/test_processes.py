@@ -66,6 +66,8 @@ def test_every_row_compares_with_a_limit(report: dict[str, Any]) -> None:
             assert line["checks"]
             assert line["results"][0]["role"] == "tailrace"
             assert line["results"][0]["value"] > 0
+            limit = next(each for each in line["results"] if each["role"] == "limit")
+            assert limit["failure"] is None, limit
             assert line["ratio_to_limit"] > 0
 
 

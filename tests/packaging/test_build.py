@@ -125,6 +125,7 @@ def test_wheel_from_source_distribution(tmp_path: Path) -> None:
         "flock",
         "notes",
         "lines",
+        "naming",
     }
     compiled_sources = [name for name in members if name.startswith(COMPILED) and ".py" in name]
     assert f"{COMPILED}codec.py" not in compiled_sources
