@@ -213,12 +213,11 @@ class _Parquet:
 
     def flush(self) -> int:
         """Make a row group of what is waiting; how much that was."""
+        table = pa.Table.from_batches(self._batches, self._schema)
         if self._writer is None:
             sink: Any = self._sink
-            options = options_for(self._batches[0])
-            self._writer = pq.ParquetWriter(sink, self._schema, **options)
-        if self._batches:
-            table = pa.Table.from_batches(self._batches)
+            self._writer = pq.ParquetWriter(sink, self._schema, **options_for(table))
+        if table.num_rows:
             self._writer.write_table(table, row_group_size=table.num_rows)
         flushed, self.waiting, self._waiting_rows = self.waiting, 0, 0
         self._batches.clear()
