@@ -6,6 +6,7 @@ to rows is asked of Spark.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -14,12 +15,17 @@ from typing import Any
 import pytest
 
 from tailrace import Store
-from tailrace.errors import ConfigError, OffsetOutOfRange, TailraceError
+from tailrace.errors import ConfigError, TailraceError
+from tailrace.kernel import Record, encode
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.repair import recover
+from tailrace.log.prepending import Front, joint_of, prepend
+from tailrace.queue.registry import Registry
+from tailrace.spark.planning import Place
 from tests.log.helpers import flip
 from tests.queue.fluxmq_store import write_queue
 from tests.spark.support import (
+    SMALL,
     T0,
     as_row,
     collect,
@@ -453,6 +459,17 @@ def test_filters_are_those_of_groups(tmp_path: Path, pattern: str) -> None:
     assert offsets(tmp_path, queue="q", filter=pattern) == expected
 
 
+def test_more_routing_keys_than_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.spark.columns._MOST_TOPICS", 3)
+    with open_store(tmp_path) as store:
+        queue = store.stream("s", **SMALL)
+        for number in range(40):
+            queue.publish(b"x", routing_key=f"{'even' if number % 2 == 0 else 'odd'}/{number}")
+    assert offsets(tmp_path, queue="s", filter="even/#") == list(range(0, 40, 2))
+
+
 def test_a_range_of_times_reads_only_its_segments(tmp_path: Path, spark: Any) -> None:
     """The others hold nothing that could be read."""
     from pyspark.errors import PySparkException
@@ -663,12 +680,82 @@ def test_retention_deletes_a_file_that_a_plan_looks_into(
         offsets(data, queue="s", failOnDataLoss="false")
 
 
-def test_a_checkpoint_behind_the_end_is_no_loss(data: Path) -> None:
-    """The log went back, as after a backup was restored."""
+def test_a_checkpoint_beyond_the_end(data: Path) -> None:
+    """The log is older than it was, as after a backup was restored."""
     reader = source(data, queue="s").streamReader(schema("offset"))
     [(end, incarnation)] = reader.latestOffset().values()
-    with pytest.raises(OffsetOutOfRange, match="offset 70 is not in the log"):
+    with pytest.raises(TailraceError, match=r"ends at 60 .* before offset 80 that was there"):
         reader.partitions({"s": [end + 10, incarnation]}, {"s": [end + 20, incarnation]})
+
+
+def test_a_log_that_is_older_than_the_plan(
+    data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A task that has fewer rows than were planned says so, whatever happened."""
+    older = tmp_path_factory.mktemp("older") / "copy"
+    shutil.copytree(data, older)
+    fill(data, "s", 20)
+    reader, parts = splits(data, "offset", queue="s")
+    passing, _ = splits(data, "offset", queue="s", failOnDataLoss="false")
+    shutil.rmtree(data)
+    older.rename(data)
+    with pytest.raises(TailraceError, match=r"ends at 60 .* before offset 80 that was there"):
+        rows(batch for part in parts for batch in reader.read(part))
+    found = rows(batch for part in parts for batch in passing.read(part))
+    assert column(found, "offset") == list(range(60))
+
+
+def test_rows_come_once_when_their_files_are_replaced(data: Path) -> None:
+    """Retention takes files that a task has read, and others bring the rows back in new ones: it
+    goes on where it is."""
+    reader, [part] = splits(data, "offset", queue="s", failOnDataLoss="false")
+    found = reader.read(part)
+    seen = column(rows([next(found)]), "offset")
+    with open_store(data) as store:
+        log = store.get("s").log
+        log.truncate_before(59)
+        log.vacuum()
+        joint = joint_of(log)
+        assert joint.first > seen[-1] + 1
+        with Front(log, "back") as front:
+            for offset in range(joint.first):
+                front.add(encode([Record(value=b"back")], T0, 0), offset)
+            prepend(log, front, front.finish(), 0, joint.seam)
+    seen += column(rows(found), "offset")
+    assert seen == list(range(60))
+
+
+def test_queues_are_looked_up_once_for_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not once for each of them: there may be thousands."""
+    for number in range(20):
+        fill(tmp_path, f"q{number}", 1)
+    parsed: list[object] = []
+    parse = Registry._parse
+
+    def counted(registry: Registry, *given: Any) -> Any:
+        parsed.append(registry)
+        return parse(registry, *given)
+
+    monkeypatch.setattr(Registry, "_parse", counted)
+    reader, parts = splits(tmp_path, "queue", subscribePattern=".*")
+    found = rows(batch for part in parts for batch in reader.read(part))
+    assert len(found) == 20
+    stream = source(tmp_path, subscribePattern=".*").streamReader(schema("queue"))
+    assert stream.partitions({}, stream.latestOffset())
+    assert len(parsed) == 3 + len(parts)
+
+
+def test_another_store_in_the_place_of_one_that_is_looked_at(data: Path, tmp_path: Path) -> None:
+    place = Place(str(data))
+    assert set(place.queues()) == {"s"}
+    shutil.rmtree(data)
+    fill(data, "t", 1)
+    assert set(place.queues()) == {"t"}
+    with open_store(data) as store:
+        store.stream("u")
+    assert set(place.queues()) == {"t", "u"}
 
 
 def test_retention_is_faster_than_a_task(data: Path) -> None:

@@ -319,13 +319,33 @@ def test_available_now_is_what_there_was(tmp_path: Path) -> None:
 
 
 @LIMITED
-def test_a_trigger_never_goes_back(tmp_path: Path) -> None:
-    """A log without sync may have lost its end with the power."""
+def test_a_log_that_is_older_than_the_query_is_refused(tmp_path: Path) -> None:
+    """As one of a backup is: what comes in place of the messages that were read would be skipped
+    until there are more of them."""
     fill(tmp_path, "s", 5)
     reader = stream_reader(tmp_path, queue="s")
     [(_, incarnation)] = reader.initialOffset().values()
-    ahead = {"s": [9, incarnation]}
-    assert reader.latestOffset(ahead, limit(5)) == ahead
+    for known in (incarnation, ""):
+        with pytest.raises(TailraceError, match=r"'s' ends at 5 .* before offset 9 .*new check"):
+            reader.latestOffset({"s": [9, known]}, limit(5))
+    with pytest.raises(TailraceError, match="before offset 9"):  # before 4.2 nobody asks for limits
+        reader.partitions({"s": [9, incarnation]}, reader.latestOffset())
+    reader = stream_reader(tmp_path, queue="s", failOnDataLoss="false")
+    end = reader.latestOffset({"s": [9, incarnation]}, limit(5))
+    assert end == {"s": [5, incarnation]}  # from there on it reads all that comes
+    assert batch(reader, {"s": [9, incarnation]}, end) == []
+
+
+def test_a_batch_whose_rows_are_gone_is_refused(tmp_path: Path) -> None:
+    """It is run again after a crash; with fewer rows it would be another one."""
+    fill(tmp_path, "s", 20)
+    reader = stream_reader(tmp_path, queue="s")
+    [(_, incarnation)] = reader.latestOffset().values()
+    start, end = {"s": [10, incarnation]}, {"s": [30, incarnation]}
+    with pytest.raises(TailraceError, match=r"'s' ends at 20 .* before offset 30"):
+        reader.partitions(start, end)
+    reader = stream_reader(tmp_path, queue="s", failOnDataLoss="false")
+    assert batch(reader, start, end) == [("s", offset) for offset in range(10, 20)]
 
 
 # --- queues that come and go ----------------------------------------------------------------
@@ -364,6 +384,22 @@ def test_a_deleted_queue_is_loss(tmp_path: Path) -> None:
     reader = stream_reader(tmp_path, **options, failOnDataLoss="false")
     assert batch(reader, start, end) == [("b", 2)]  # what was planned before
     assert positions(reader.latestOffset(start, limit(10))) == {"b": 3}
+
+
+@LIMITED
+def test_a_queue_that_is_not_read_any_more_may_be_deleted(tmp_path: Path) -> None:
+    for name in "ab":
+        fill(tmp_path, name, 2)
+    both = stream_reader(tmp_path, subscribe="a,b", startingOffsets="earliest")
+    start = both.latestOffset(both.initialOffset(), limit(10))
+    with open_store(tmp_path) as store:
+        store.delete("a")
+    fill(tmp_path, "b", 1)
+    only = stream_reader(tmp_path, subscribe="b")
+    end = only.latestOffset(start, limit(10))
+    assert positions(end) == {"b": 3}
+    assert batch(only, start, end) == [("b", 2)]
+    assert batch(only, {}, start) == [("b", 0), ("b", 1)]
 
 
 @LIMITED

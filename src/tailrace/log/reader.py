@@ -208,7 +208,7 @@ class Reader:
             return
         if self._gaps.uncovered(damage.first_offset, after, acknowledged_only=True) is None:
             return
-        self._check_same(view, first)
+        self._check_same(view, max(first, damage.first_offset))  # all before it was read
         raise Corrupt(
             f"{path}: bytes {damage.position} to {damage.end - 1} are damaged; offsets "
             f"{damage.first_offset} to {after - 1} cannot be read. Go on reading at {after}; "

@@ -67,6 +67,7 @@ OURS: Final = (
 )
 
 _PIECE_BYTES: Final = 2 << 20  # a batch of a log may have 16 MB and more
+_MOST_TOPICS: Final = 100_000  # to remember of a task
 _TIME: Final = pa.timestamp("us", "UTC")
 MOST_MS: Final = (2**63 - 1) // 1000  # as far from 1970 as Spark's times go, which are microseconds
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -283,10 +284,14 @@ class Decoder:
 
     def _matching(self, topics: Any, pattern: str) -> Any:
         """There are few different ones, mostly, and each is looked at once."""
-        for topic in pc.unique(topics).to_pylist():
-            if topic not in self._known:
-                self._known[topic] = is_selected(pattern, self._queue, topic or "")
-        fitting = [topic for topic, fits in self._known.items() if fits]
+        known = self._known
+        if len(known) > _MOST_TOPICS:
+            known.clear()
+        different = pc.unique(topics).to_pylist()
+        for topic in different:
+            if topic not in known:
+                known[topic] = is_selected(pattern, self._queue, topic or "")
+        fitting = [topic for topic in different if known[topic]]
         return pc.is_in(topics, pa.array(fitting, pa.string()))
 
 

@@ -128,12 +128,18 @@ class SourceOptions:
         """Which of the queues that there are."""
         there = set(names)
         if self.pattern is not None:
-            return sorted(name for name in there if re.fullmatch(self.pattern, name))
+            return sorted(filter(self.reads, there))
         for name in self.queues:
             if name not in there:
                 known = f"there are {', '.join(sorted(there))}" if there else "it has none"
                 raise ConfigError(f"queue: the store in {self.path} has no {name!r}; {known}")
         return list(self.queues)
+
+    def reads(self, name: str) -> bool:
+        """Is it one of those that were asked for, whether it is there or not?"""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, name) is not None
+        return name in self.queues
 
 
 @dataclass(frozen=True)

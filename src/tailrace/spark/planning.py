@@ -36,8 +36,10 @@ __all__ = [
     "lost",
     "pack",
     "parted",
+    "reachable",
     "read",
     "unseen",
+    "went_back",
 ]
 
 DELETED: Final = "retention has deleted"
@@ -69,7 +71,7 @@ class Split:
 
 
 class Place:
-    """A store, to look at: nothing in it is written, made or locked."""
+    """A store, to look at: nothing in it is written, made or locked. For one plan or one task."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -83,10 +85,17 @@ class Place:
             )
         self._root = root
         self._layout = Layout(self._fs, root)
+        self._registry: Registry | None = None
+        self._registry_of: os.stat_result | None = None
 
     def queues(self) -> Mapping[str, QueueSettings]:
-        with Registry(self._fs, self._root, read_only=True).open() as registry:
-            return registry.current()
+        """As of now. Asked for each queue: the file is parsed again only if it has changed, or if
+        another store was put in the place of this one."""
+        root = os.stat(self._root)
+        if self._registry is None or not os.path.samestat(root, self._registry_of or root):
+            self._registry = Registry(self._fs, self._root, read_only=True).open()
+            self._registry_of = root
+        return self._registry.current()
 
     @contextlib.contextmanager
     def log(self, queue: str, incarnation: str) -> Iterator[Log | None]:
@@ -193,23 +202,46 @@ def read(
             if log is None:
                 raise unseen(place.folder(part.queue))
             position = part.first
-            while position < part.last:
+            last = reachable(log, part.queue, part.last, fail_on_loss=fail_on_loss)
+            while position < last:
                 try:
-                    yield from decoder.read(log, position, part.last)
+                    yield from decoder.read(log, position, last)
                     break
                 except (Corrupt, OffsetOutOfRange) as error:
                     position = behind(error, position, fail_on_loss=fail_on_loss)
 
 
 def behind(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bool) -> int:
-    """Where reading goes on, if rows that are lost are to be passed over."""
+    """Where reading from `position` goes on, if rows that are lost are to be passed over."""
     if isinstance(error, Corrupt):
         if fail_on_loss or not error.next_offset or error.next_offset <= position:
             raise lost(error, "cannot be read") from error
         return error.next_offset
+    if position < error.offset and error.low <= error.offset:
+        return error.offset  # other files have these rows now; what is before was read
     if fail_on_loss or error.low <= position:
         raise lost(error, DELETED) from error
     return error.low
+
+
+def reachable(log: Log, queue: str, last: int, *, fail_on_loss: bool) -> int:
+    """Up to where a range that was planned can be read. A log never ends earlier than it did, but
+    who restores a store has an older one, and another machine may see an older one."""
+    end = log.end_offset
+    if last <= end:
+        return last
+    if fail_on_loss:
+        raise went_back(queue, log.path, last, end)
+    return end
+
+
+def went_back(queue: str, folder: str, offset: int, end: int) -> TailraceError:
+    return TailraceError(
+        f"the log of {queue!r} ends at {end} on {socket.gethostname()}, before offset {offset} "
+        f"that was there: {folder} is older than it was. If it was restored from a backup, load "
+        "the table again, or start the query with a new checkpoint. If the power failed, open the "
+        f"store for writing once. {IF_PASSED_OVER}"
+    )
 
 
 def unseen(path: str) -> ConfigError:

@@ -19,7 +19,18 @@ from tailrace.log.log import Log
 from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Projection
 from tailrace.spark.options import SourceOptions, Start
-from tailrace.spark.planning import Place, Range, Split, behind, cut, pack, parted, read
+from tailrace.spark.planning import (
+    Place,
+    Range,
+    Split,
+    behind,
+    cut,
+    pack,
+    parted,
+    reachable,
+    read,
+    went_back,
+)
 from tailrace.spark.provider import TailraceSource
 from tailrace.spark.versions import LIMITS
 from tailrace.spark.workers import answer_at_once, settle
@@ -92,6 +103,7 @@ class _Reader:
         self, log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int
     ) -> list[Range]:
         """Retention may have passed the offset, and may do so now."""
+        last = reachable(log, queue.name, last, fail_on_loss=self._options.fail_on_loss)
         while first < last:
             try:
                 return list(cut(log, queue, first, last, split_bytes))
@@ -230,10 +242,27 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         if start is None:
             return ends
         self._note(start)  # Spark asks when all below is committed, also while nothing comes
-        if not self._options.fail_on_loss:  # queues may be deleted
-            start = {name: start[name] for name in start if name in ends}
+        start = self._still_read(start, ends)
         most = getattr(limit, "max_rows", None)
         return limited({**self._begins(ends.keys() - start.keys()), **start}, ends, most)
+
+    def _still_read(
+        self, start: dict[str, list[Any]], ends: dict[str, list[Any]]
+    ) -> dict[str, list[Any]]:
+        """Of where a query is, what there is to go on from: queues may have been deleted, or left
+        out of the query, and logs may be older than they were."""
+        options, found = self._options, {}
+        for name, (first, incarnation) in start.items():
+            if name in ends:
+                end, now = ends[name]
+                if end < first and incarnation in ("", now):
+                    if options.fail_on_loss:
+                        raise went_back(name, Place(options.path).folder(name), first, end)
+                    first = end
+            elif not (options.fail_on_loss and options.reads(name)):
+                continue
+            found[name] = [first, incarnation]
+        return found
 
     def _begins(self, names: Collection[str]) -> dict[str, list[Any]]:
         """Of queues that were made since: all of what they have is new."""
@@ -258,6 +287,8 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         there = place.queues()
         wanted = {}
         for name, (last, incarnation) in end.items():
+            if not self._options.reads(name):
+                continue
             if name not in there and not self._options.fail_on_loss:
                 continue
             place.check_same(name, incarnation)
@@ -266,6 +297,8 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
             if first is None:  # it was made since, so all of it is new
                 with place.log(name, incarnation) as log:
                     first = 0 if log is None else log.start_offset
+            if first > last and self._options.fail_on_loss:  # before 4.2 nobody has looked yet
+                raise went_back(name, place.folder(name), first, last)
             wanted[name] = there[name], first, last
         return self._splits(place, wanted)
 

@@ -25,7 +25,7 @@ from tailrace.spark.columns import OURS, Decoder, Projection, Rows, time_of
 from tailrace.spark.lake.manifest import Manifest
 from tailrace.spark.lake.reading import first_at, read_file, within
 from tailrace.spark.lake.verify import is_of
-from tailrace.spark.planning import Place, Range, behind, cut, lost, unseen
+from tailrace.spark.planning import Place, Range, behind, cut, lost, reachable, unseen
 
 if TYPE_CHECKING:
     from tailrace.log.log import Log
@@ -197,17 +197,18 @@ def read(
     with place.log(part.queue, part.incarnation) as log:
         if log is None:
             raise unseen(place.folder(part.queue))
-        while position < part.last:
+        last = reachable(log, part.queue, part.last, fail_on_loss=fail_on_loss)
+        while position < last:
             try:
                 decoder.position = position
-                yield from decoder.read(log, position, part.last)
+                yield from decoder.read(log, position, last)
                 return
             except Corrupt as error:
                 position = behind(error, decoder.position or 0, fail_on_loss=fail_on_loss)
             except OffsetOutOfRange as error:
                 position = decoder.position or 0
                 manifest = Manifest.load(_FS, part.archive)
-                upto = min(manifest.reaches(position), part.last, max(error.low, position))
+                upto = min(manifest.reaches(position), last, max(error.low, position))
                 if upto == position:
                     position = behind(error, position, fail_on_loss=fail_on_loss)
                     continue
