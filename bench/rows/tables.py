@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.support.race import Check, Contestant, Line, Role, Row, Unit, race
 from bench.support.setting import Setting
-from bench.support.sparking import Sparking, Table, timed
+from bench.support.sparking import PARTS, Sparking, Table, timed
 from bench.support.sparse import SparseFileSystem
 from tailrace import Log, Store
 from tailrace.cli.measure import Sample
@@ -53,15 +53,16 @@ def scan(setting: Setting) -> Row:
 def _scan_line(setting: Setting, sparking: Sparking, table: Table, what: str) -> Line:
     spark = sparking.spark
     ceiling = spark.read.format("ceiling").option("file", table.ceiling)
-    ceiling = ceiling.option("times", str(table.times)).option("ddl", table.ddl)
-    whole = (table.times // 8) * 8 * (table.rows // table.times)
+    times = max(table.rows // table.ceiling_rows // PARTS, 1)
+    ceiling = ceiling.option("times", str(times)).option("ddl", table.ddl)
+    prebuilt = PARTS * times * table.ceiling_rows
 
     def contestant(name: str, role: Role, rows: int, frame: Any) -> Contestant:
         return Contestant(name, role, lambda: timed(rows, lambda: sparking.scan(frame())))
 
     contestants = [
         contestant("tailrace", Role.OURS, table.rows, lambda: sparking.read(table)),
-        contestant("prebuilt batches", Role.LIMIT, whole, ceiling.load),
+        contestant("prebuilt batches", Role.LIMIT, prebuilt, ceiling.load),
         contestant("Parquet", Role.BASE, table.rows, lambda: spark.read.parquet(table.parquet)),
         contestant("Parquet, zstd", Role.BASE, table.rows, lambda: spark.read.parquet(table.zstd)),
     ]

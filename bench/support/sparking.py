@@ -26,12 +26,13 @@ import tailrace
 from tailrace.cli.measure import Sample
 from tailrace.spark import local_session
 
-__all__ = ["Sparking", "Table", "timed"]
+__all__ = ["PARTS", "Sparking", "Table", "timed"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _KEY = 16
 _AT_ONCE = 10_000
-_PARTS = 8  # of a table of prebuilt batches
+PARTS = 8  # of a table of prebuilt batches
+_PREBUILT_BYTES = 1 << 20  # of each of them: Spark takes no size quicker
 
 
 def timed(count: int, do: Callable[[], object]) -> Sample:
@@ -60,12 +61,12 @@ class _Prebuilt(DataSourceReader):
         self._times = times
 
     def partitions(self) -> Any:
-        return [InputPartition(number) for number in range(_PARTS)]
+        return [InputPartition(number) for number in range(PARTS)]
 
     def read(self, partition: Any) -> Iterator[Any]:
         with pa.memory_map(self._file) as source:
             [batch] = pa.ipc.open_file(source).read_all().to_batches()
-            for _ in range(self._times // _PARTS):
+            for _ in range(self._times):
                 yield batch
 
 
@@ -99,7 +100,7 @@ class Table:
     parquet: str
     zstd: str
     ceiling: str
-    times: int
+    ceiling_rows: int  # of its batch
     rows: int
     ddl: str
 
@@ -126,8 +127,9 @@ class Sparking:
     def table(self, rows: int, value_bytes: int, codec: str) -> Table:
         """Made once for each size and codec."""
         folder = self.folder / f"{value_bytes}-{codec}"
-        batch = max(min(_AT_ONCE, rows // _PARTS), 1)
+        batch = max(min(_AT_ONCE, rows // PARTS), 1)
         times = rows // batch
+        piece = max(min(_PREBUILT_BYTES // (value_bytes + _KEY), batch), 1)
         store = str(folder / "store")
         names = [str(folder / name) for name in ("parquet", "zstd", "ceiling.arrow")]
         reader = self.spark.read.format("tailrace").option("path", store).option("queue", "events")
@@ -142,7 +144,7 @@ class Sparking:
             frame.write.option("compression", "none").parquet(names[0])
             frame.write.option("compression", "zstd").parquet(names[1])
             first = next(
-                pq.ParquetFile(next(iter(Path(names[0]).glob("*.parquet")))).iter_batches(batch)
+                pq.ParquetFile(next(iter(Path(names[0]).glob("*.parquet")))).iter_batches(piece)
             )
             schema = pa.schema(
                 [
@@ -159,7 +161,9 @@ class Sparking:
         )
         parquet, zstd, ceiling = names
         rows = times * batch
-        return Table(store, "events", parquet, zstd, ceiling, times, rows, ddl)
+        with pa.memory_map(ceiling) as source:
+            piece = pa.ipc.open_file(source).get_batch(0).num_rows
+        return Table(store, "events", parquet, zstd, ceiling, piece, rows, ddl)
 
     def read(self, table: Table, ddl: str | None = None, **options: Any) -> Any:
         """Our table, as a DataFrame that is planned anew."""
