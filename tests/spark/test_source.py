@@ -346,7 +346,7 @@ def test_nothing_is_written(data: Path) -> None:
         ('{"s": -2}', '{"s": -1}', range(60)),
         ('{"s": -1}', '{"s": -1}', range(0)),
         ('{"s": 60}', '{"s": 60}', range(0)),
-        ('{"s": 20}', '{"s": 10}', range(0)),
+        ('{"s": 60}', '{"s": -2}', range(0)),  # which are compared by nobody
         ("{}", "{}", range(60)),
     ],
 )
@@ -874,7 +874,7 @@ def test_the_builder(data: Path, spark: Any) -> None:
     assert offsets_of(whole.keys(b"k1", "k2").offsets(0, 6)) == [1, 2, 4, 5]
     assert offsets_of(whole.since(str(T0 + 58_000))) == [58, 59]
     assert whole.since("2h").df().count() == 0
-    for early in (20_240_101, -2_024_010, datetime(1970, 1, 1, 8, tzinfo=UTC), "020240101"):
+    for early in (-2_024_010, datetime(1970, 1, 1, 8, tzinfo=UTC), "020240101"):
         assert whole.since(early).until(soon).df().count() == 20  # no text that may be a date
     assert whole.until("2h").df().count() == 60
     assert whole.since(soon.isoformat()).filter("#").df().count() == 40

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import time
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -13,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tailrace.errors import ConfigError
 from tailrace.queue.archived import archive_folder
 from tailrace.spark.columns import COLUMNS, HEADERS_AS, kinds_in_sql
+from tailrace.spark.options import SourceOptions
 from tailrace.spark.planning import Place
-from tailrace.units import parse_duration, parse_milliseconds
+from tailrace.spark.times import parse_time_or_age
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,17 +46,28 @@ class Table:
         return Table(self._spark, self._path, self._queue, given, self._columns)
 
     def since(self, when: str | int | datetime) -> Table:
-        """Only messages from then on: how long ago ("2h"), a time, or milliseconds since 1970,
-        also as text."""
-        return self._with(startingTimestamp=_digits(when, "since"), exactTimestamps="true")
+        """Only messages from then on: how long ago ("2h"), a time, or milliseconds since 1970.
+
+        A number of 4, 8 or 10 digits is refused, as it looks like a year, a date or seconds. If you
+        mean milliseconds, give it as text with a 0 in front.
+        """
+        return self._with(startingTimestamp=_option_time(when, "since"), exactTimestamps="true")
 
     def until(self, when: str | int | datetime) -> Table:
-        """Only messages from before then, up to the first that is not: where times go back, older
-        ones behind that are left out."""
-        return self._with(endingTimestamp=_digits(when, "until"), exactTimestamps="true")
+        """Only messages from before then, and before the first that is not: if the clock went back
+        after that, older messages that follow are left out, too."""
+        return self._with(endingTimestamp=_option_time(when, "until"), exactTimestamps="true")
 
     def offsets(self, first: int | None = None, last: int | None = None) -> Table:
         """Only those at `first <= offset < last`."""
+        for offset in first, last:
+            if offset is not None and offset < 0:  # -1 and -2 have a meaning as options
+                raise ConfigError(
+                    f"offsets: {offset} is no offset, as they count from 0; leave out `first` for "
+                    "the earliest message, and `last` for the end"
+                )
+        if first is not None and last is not None and first > last:
+            raise ConfigError(f"offsets: the first, {first}, is above the last, {last}")
         table = self
         if first is not None:
             table = table._with(startingOffsets=json.dumps({self._queue: first}))
@@ -90,7 +100,8 @@ class Table:
         return self._with(**{name: str(value).lower() if isinstance(value, bool) else value})
 
     def df(self) -> DataFrame:
-        """The DataFrame."""
+        """The DataFrame. What is wrong with the options is said here, without Spark's traceback."""
+        self._check()
         reader = self._spark.read.format("tailrace").option("path", self._path)
         reader = reader.option("queue", self._queue).options(**self._options)
         if self._columns is None:
@@ -101,6 +112,14 @@ class Table:
             if not COUNTS_WITHOUT_COLUMNS:
                 return reader.schema(self._schema(("offset",))).load().select()
         return reader.schema(self._schema(self._columns)).load()
+
+    def _check(self) -> None:
+        """As the source will, which plans on this machine, too; but not with Spark Connect."""
+        if type(self._spark).__module__.startswith("pyspark.sql.connect."):
+            return
+        given = {"path": self._path, "queue": self._queue, **self._options}
+        options = SourceOptions.parse(given)
+        options.check_offsets(options.chosen(Place(options.path).queues()))
 
     def _schema(self, columns: tuple[str, ...]) -> Any:
         from pyspark.sql.types import StructType
@@ -126,26 +145,9 @@ def _text(key: str | bytes) -> str:
         ) from None
 
 
-def _digits(when: str | int | datetime, word: str) -> str:
-    """As an option, where a number with a 0 in front is milliseconds, whatever its length."""
-    return f"{_moment(when, word):011d}"
-
-
-def _moment(when: str | int | datetime, word: str) -> int:
-    if isinstance(when, bool) or not isinstance(when, str | int | datetime):
-        raise TypeError(f"{word} takes a time, or how long ago, not {when!r}")
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise ConfigError(f"{word}: {when} has no time zone")
-        return round(when.timestamp() * 1000)
-    if isinstance(when, int):
-        return when
-    if re.fullmatch("-?[0-9]+", when):
-        return parse_milliseconds(when, word)
-    try:
-        return _moment(datetime.fromisoformat(when), word)
-    except ValueError:
-        return time.time_ns() // 1_000_000 - parse_duration(when, word)
+def _option_time(when: str | int | datetime, word: str) -> str:
+    """As the option takes it: with a 0 in front, digits are milliseconds however many they are."""
+    return f"{parse_time_or_age(when, word):011d}"
 
 
 def make_views(spark: SparkSession, path: str, *, headers: bool) -> list[str]:

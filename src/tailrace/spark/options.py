@@ -9,14 +9,14 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from tailrace.errors import ConfigError
 from tailrace.queue.names import check_name
 from tailrace.queue.topics import check_filter
 from tailrace.spark.columns import HEADERS_AS, Rows
-from tailrace.units import parse_milliseconds, parse_size
+from tailrace.spark.times import parse_time
+from tailrace.units import parse_size
 
 __all__ = ["SinkOptions", "SourceOptions", "Start"]
 
@@ -80,8 +80,10 @@ class SourceOptions:
             if name in options:
                 raise ConfigError(f"{name}: a stream has no end; leave it out")
         has_archive, archive = _archive(options, queues, is_stream=is_stream)
-        starting = _time(options, "startingTimestamp")
-        ending = _time(options, "endingTimestamp")
+        starting, ending = (
+            parse_time(options[name], name) if name in options else None
+            for name in ("startingTimestamp", "endingTimestamp")
+        )
         is_exact = _truth(options, "exactTimestamps", False)
         begin = "latest" if is_stream and starting is None else "earliest"
         keys, routing = options.get("keys"), options.get("filter")
@@ -89,13 +91,16 @@ class SourceOptions:
             check_filter(routing)
         if "group" in options:
             check_name("group", options["group"])
+        start = _offsets(options, "startingOffsets", begin)
+        end = _offsets(options, "endingOffsets", "latest")
+        _check_order(start, end)
         most = _whole(options, "maxOffsetsPerTrigger")
         return cls(
             path=options["path"],
             queues=queues,
             pattern=pattern,
-            start=_offsets(options, "startingOffsets", begin),
-            end=_offsets(options, "endingOffsets", "latest"),
+            start=start,
+            end=end,
             starting_ms=starting,
             ending_ms=ending,
             most=(_AT_ONCE if is_stream else None) if most is None else most,
@@ -257,24 +262,16 @@ def _offset(given: Any, queue: str, name: str) -> int:
     return offset
 
 
-def _time(options: Mapping[str, str], name: str) -> int | None:
-    """Milliseconds since 1970, or an ISO time."""
-    text = options.get(name)
-    if text is None:
-        return None
-    if re.fullmatch("-?[0-9]{1,15}", text):
-        return parse_milliseconds(text, name)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"{name}: expected milliseconds since 1970 or a time such as 2026-01-31T12:00:00+00:00"
-            f", got {text!r}"
-        ) from None
-    if moment.tzinfo is None:
-        in_utc = f"{moment.isoformat()}Z"  # a zone behind a date alone would be taken for a time
-        raise ConfigError(f"{name}: {text!r} has no time zone; write {in_utc} for UTC")
-    return round(moment.timestamp() * 1000)
+def _check_order(start: Start, end: Start) -> None:
+    """Of offsets, not of words for them: nobody knows what these mean without a look."""
+    if isinstance(start, str) or isinstance(end, str):
+        return
+    for queue in start.keys() & end.keys():
+        if 0 <= end[queue] < start[queue]:
+            raise ConfigError(
+                f"startingOffsets: offset {start[queue]} of {queue!r} is above endingOffsets, "
+                f"{end[queue]}"
+            )
 
 
 def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
