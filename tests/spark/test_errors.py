@@ -34,7 +34,9 @@ def test_options_are_refused_when_the_table_is_loaded(spark: Any, data: Path) ->
     with pytest.raises(AnalysisException) as caught:
         load(spark, path=str(data), queue="orders", startingOfsets="earliest")
     message = said(caught.value)
-    assert message.startswith("startingofsets: unknown option; reading takes path, queue,")
+    assert message.startswith(
+        "startingofsets: unknown option (did you mean startingOffsets?); reading takes path, queue,"
+    )
     *_, last, state = [line for line in str(caught.value).splitlines() if line.strip()]
     assert message in last  # no line of Spark's is behind it
     assert "SQLSTATE" in state
@@ -119,8 +121,8 @@ def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
         ({"startingOffsets": '{"orders": -3}'}, "-1 for the latest; got -3"),
         ({"startingOffsets": '{"order": 1}'}, "startingOffsets: 'order' is not read"),
         ({"endingOffsets": '{"audit": 1}'}, "endingOffsets: 'audit' is not read; it may name ord"),
-        ({"startingOffsets": '{"orders": 21}'}, "startingOffsets: offset 21 of 'orders' is behind"),
-        ({"endingOffsets": '{"orders": 99}'}, "endingOffsets: offset 99 of 'orders' is behind its"),
+        ({"startingOffsets": '{"orders": 21}'}, "startingOffsets: offset 21 of 'orders' is beyond"),
+        ({"endingOffsets": '{"orders": 99}'}, "endingOffsets: offset 99 of 'orders' is beyond its"),
         (
             {"startingOffsets": '{"orders": 11}', "endingOffsets": '{"orders": {"0": 10}}'},
             "startingOffsets: offset 11 of 'orders' is above endingOffsets, 10",
@@ -152,6 +154,7 @@ def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
         ({"splitBytes": "big"}, "splitBytes: 'big' is not a size; write it as"),
         ({"group": "a\0b"}, "the name of a group, 'a\\x00b', holds"),
         ({"nope": "1"}, "nope: unknown option; reading takes path"),
+        ({"MINPARTITION": "1"}, "minpartition: unknown option (did you mean minPartitions?); read"),
     ],
 )
 def test_wrong_values(data: Path, options: dict[str, str], expected: str) -> None:
@@ -241,6 +244,10 @@ def test_the_builder_refuses_at_once(data: Path) -> None:
         for number, advised in ((1_704_067_200, "'01704067200'"), (20_240_101, "'020240101'")):
             with pytest.raises(ConfigError, match=f"may be .* 0 in front, as text: {advised}"):
                 word(number)
+    for key in (5, None, ["a", 5]):
+        no_key: Any = key
+        with pytest.raises(TypeError, match="a key is text or bytes, not "):
+            found.keys(no_key)
     for first, last in (-1, None), (None, -2), (-1, 5):
         with pytest.raises(ConfigError, match=r"offsets: -[12] is no offset"):
             found.offsets(first, last)
@@ -270,6 +277,19 @@ def test_the_builder_checks_before_spark_does(
         table(nobody, str(data), queue).option(word, value).df()
     with pytest.raises(ConfigError, match="path: there is no store in"):
         table(nobody, str(data / "missing"), queue).df()
+
+
+def test_keys_and_columns_may_be_lists() -> None:
+    from tailrace.spark import table
+
+    nobody: Any = None
+    found = table(nobody, "data", "orders")
+    assert found.keys(["a", b"b"])._options == found.keys("a", "b")._options
+    assert found.keys("a", ("b",), {"c"})._options == found.keys("a", "b", "c")._options
+    assert found.columns(["key", "offset"])._columns == ("key", "offset")
+    assert found.columns("key", ["offset"])._columns == ("key", "offset")
+    with pytest.raises(ConfigError, match="there is no column 'ofset'"):
+        found.columns(["offset", "ofset"])
 
 
 def test_the_builder_checks_nothing_for_spark_elsewhere(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -75,9 +76,10 @@ class Table:
             table = table._with(endingOffsets=json.dumps({self._queue: last}))
         return table
 
-    def keys(self, *keys: str | bytes) -> Table:
-        """Only messages with one of these keys. Bytes have to be UTF-8."""
-        return self._with(keys=json.dumps([_text(key) for key in keys]))
+    def keys(self, *keys: str | bytes | Iterable[str | bytes]) -> Table:
+        """Only messages with one of these keys, given one by one or as a list. Bytes have to be
+        UTF-8."""
+        return self._with(keys=json.dumps([_text(key) for key in _each(keys)]))
 
     def filter(self, pattern: str) -> Table:
         """Only messages whose routing key matches, as in `consume`."""
@@ -88,12 +90,14 @@ class Table:
         table = self._with(includeArchive="true")
         return table if folder is None else table._with(archive=archive_folder(str(folder)))
 
-    def columns(self, *names: str) -> Table:
-        """Only these columns. The others are not even decoded, which `select` cannot see to."""
-        for name in names:
+    def columns(self, *names: str | Iterable[str]) -> Table:
+        """Only these columns, given one by one or as a list. The others are not even decoded, which
+        `select` cannot see to."""
+        found = tuple(_each(names))
+        for name in found:
             if name not in COLUMNS:
                 raise ConfigError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
-        return Table(self._spark, self._path, self._queue, self._options, names)
+        return Table(self._spark, self._path, self._queue, self._options, found)
 
     def option(self, name: str, value: Any) -> Table:
         """Any option of `format("tailrace")`."""
@@ -134,9 +138,20 @@ class Table:
         return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
 
+def _each(given: Iterable[Any]) -> Iterator[Any]:
+    """Of words, and of lists of words."""
+    for each in given:
+        if isinstance(each, list | tuple | set | frozenset):
+            yield from each
+        else:
+            yield each
+
+
 def _text(key: str | bytes) -> str:
     if isinstance(key, str):
         return key
+    if not isinstance(key, bytes | bytearray):  # bytes(5) would be five zeros
+        raise TypeError(f"a key is text or bytes, not {key!r}")
     try:
         return bytes(key).decode()
     except UnicodeDecodeError:

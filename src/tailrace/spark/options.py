@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Final
 
 from tailrace.errors import ConfigError
@@ -159,6 +160,8 @@ class SinkOptions:
         version = options.get("txnVersion", "0")
         if not re.fullmatch("[0-9]{1,18}", version):
             raise ConfigError(f"txnVersion: expected a whole number from 0 on, got {version!r}")
+        if options.get("txnId") == "":
+            raise ConfigError("txnId: must not be empty")
         if "txnVersion" in options and "txnId" not in options:
             raise ConfigError("txnVersion: it counts the writes of a txnId; give that, too")
         return cls(
@@ -177,7 +180,9 @@ def _known(given: Mapping[str, str], names: tuple[str, ...], what: str) -> dict[
     for name, value in given.items():
         known = by_lower.get(name.lower())
         if known is None:
-            raise ConfigError(f"{name}: unknown option; {what} takes {', '.join(names)}")
+            close = get_close_matches(name.lower(), by_lower, n=1)
+            meant = "".join(f" (did you mean {by_lower[each]}?)" for each in close)
+            raise ConfigError(f"{name}: unknown option{meant}; {what} takes {', '.join(names)}")
         options[known] = value
     if not options.get("path"):
         raise ConfigError('path: name the folder of the store: .option("path", "data")')

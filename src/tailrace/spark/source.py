@@ -166,7 +166,7 @@ def offset_of(log: Bounded, name: str, given: Start, at_ms: int | None, option: 
         elif offset >= 0:
             if offset > log.end_offset:
                 raise ConfigError(
-                    f"{option}: offset {offset} of {name!r} is behind its end, {log.end_offset}"
+                    f"{option}: offset {offset} of {name!r} is beyond its end, {log.end_offset}"
                 )
             return offset
         else:
