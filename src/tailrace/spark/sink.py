@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
 import time
 import uuid
@@ -27,7 +28,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace import hooks
-from tailrace.errors import ConfigError, Full, TailraceError
+from tailrace.errors import ConfigError, Full, NotWritten, TailraceError
 from tailrace.kernel import Record, TooLarge, encode, encode_headers
 from tailrace.kernel.arrow import Source
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
@@ -257,7 +258,16 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         return self._stage(iterator, self._transaction)
 
     def commit(self, messages: list[Any]) -> None:
-        self._publish(messages)
+        try:
+            self._publish(messages)
+        except NotWritten as error:
+            last = re.search(r"is below the last one, (\d+),", str(error))
+            if last is None or self._options.txn is None:
+                raise
+            raise NotWritten(
+                f"txnVersion {self._options.version} of txnId {self._options.txn!r} is below "
+                f"{last[1]}, which is already written: use a higher one"
+            ) from None
         self._clear_up(messages, is_done=True)
 
     def abort(self, messages: list[Any]) -> None:
