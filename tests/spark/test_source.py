@@ -160,11 +160,12 @@ def test_times_are_moments_whatever_the_session_calls_a_timestamp(shop: Store, s
 
 
 def test_times_that_spark_does_not_have() -> None:
-    from tailrace.spark.columns import MOST_MS, time_of
+    from tailrace.spark.columns import MAX_TIME_MS, time_of
 
-    given = pa.array([0, MOST_MS, MOST_MS + 1, -MOST_MS, -MOST_MS - 1, None], pa.int64())
+    most = MAX_TIME_MS
+    given = pa.array([0, most, most + 1, -most, -most - 1, None], pa.int64())
     found = time_of(given).cast(pa.int64()).to_pylist()
-    assert found == [0, MOST_MS * 1000, None, -MOST_MS * 1000, None, None]
+    assert found == [0, most * 1000, None, -most * 1000, None, None]
     assert time_of(pa.nulls(2, pa.int64())).to_pylist() == [None, None]
     assert time_of(pa.array([], pa.int64())).to_pylist() == []
 
@@ -243,9 +244,10 @@ def test_what_others_have_written(tmp_path: Path) -> None:
 
 def test_expiry_as_far_away_as_spark_has_times(tmp_path: Path) -> None:
     from tailrace import Record
-    from tailrace.spark.columns import MOST_MS
+    from tailrace.spark.columns import MAX_TIME_MS
 
-    given: list[Any] = [10**15, MOST_MS, MOST_MS + 1, 10**18 - 1, 2**63 - 1, 2**63, f"{T0:030}"]
+    most = MAX_TIME_MS
+    given: list[Any] = [10**15, most, most + 1, 10**18 - 1, 2**63 - 1, 2**63, f"{T0:030}"]
     with open_store(tmp_path) as store:
         queue = store.queue("q")
         queue.log.append([Record(headers=[("_expires_at", str(each))]) for each in given])
@@ -253,7 +255,7 @@ def test_expiry_as_far_away_as_spark_has_times(tmp_path: Path) -> None:
     reader, [part] = splits(tmp_path, "expires_at", queue="q")
     [batch] = reader.read(part)  # Python has no such times
     micros = batch.column("expires_at").view(pa.int64()).to_pylist()
-    assert micros == [10**18, MOST_MS * 1000, None, None, None, None, T0 * 1000]
+    assert micros == [10**18, most * 1000, None, None, None, None, T0 * 1000]
 
 
 # --- which queues ---------------------------------------------------------------------------

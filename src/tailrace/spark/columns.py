@@ -26,11 +26,11 @@ pc: Any = pyarrow.compute  # its stubs know few of these calls
 __all__ = [
     "COLUMNS",
     "HEADERS_AS",
-    "MOST_MS",
+    "MAX_TIME_MS",
     "OURS",
     "Decoder",
     "Projection",
-    "Rows",
+    "RowFilter",
     "ddl",
     "kinds_in_sql",
     "numbers",
@@ -68,7 +68,8 @@ OURS: Final = (
 
 _PIECE_BYTES: Final = 2 << 20  # a batch of a log may have 16 MB and more
 _TIME: Final = pa.timestamp("us", "UTC")
-MOST_MS: Final = (2**63 - 1) // 1000  # as far from 1970 as Spark's times go, which are microseconds
+# As far from 1970 as times of Spark go, which are 64 bits of microseconds.
+MAX_TIME_MS: Final = (2**63 - 1) // 1000
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _TYPES: Final = {
     "binary": pa.binary(),
@@ -134,7 +135,7 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowFilter:
     """Which rows of a range of offsets: of some keys, with a routing key that matches, or of a
     time. `None` is all of them. Picklable."""
 
@@ -159,7 +160,7 @@ class Rows:
 class Decoder:
     """Batches of one queue's log as a projection has them. Of one task, so not thread-safe."""
 
-    def __init__(self, queue: str, projection: Projection, rows: Rows) -> None:
+    def __init__(self, queue: str, projection: Projection, rows: RowFilter) -> None:
         self.position: int | None = None  # behind the last batch; known if it is asked for
         self._queue = queue
         self._projection = projection
@@ -308,9 +309,9 @@ def time_of(milliseconds: Any) -> Any:
 def times(milliseconds: Any) -> Any:
     """Null where there are no such microseconds."""
     bounds = pc.min_max(milliseconds).as_py()
-    if bounds["min"] is not None and (bounds["min"] < -MOST_MS or bounds["max"] > MOST_MS):
+    if bounds["min"] is not None and (bounds["min"] < -MAX_TIME_MS or bounds["max"] > MAX_TIME_MS):
         is_time = pc.and_(
-            pc.greater_equal(milliseconds, -MOST_MS), pc.less_equal(milliseconds, MOST_MS)
+            pc.greater_equal(milliseconds, -MAX_TIME_MS), pc.less_equal(milliseconds, MAX_TIME_MS)
         )
         return pc.if_else(is_time, milliseconds, None)
     return milliseconds

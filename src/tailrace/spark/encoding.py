@@ -19,7 +19,7 @@ from tailrace.queue.addresses import address_of, topic_in
 from tailrace.queue.dead_letters import PREFIX as DEAD
 from tailrace.queue.message import EXPIRES, ID, STATE, TOPIC
 from tailrace.queue.topics import check_topic
-from tailrace.spark.columns import MOST_MS
+from tailrace.spark.columns import MAX_TIME_MS
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
@@ -109,7 +109,7 @@ class Encoder:
         if "timestamp" in columns:
             given = _milliseconds(columns["timestamp"])
             unit = "milliseconds since 1970, or before it"
-            _check_range("timestamp", given, MOST_MS + 1, unit, begin=-MOST_MS)
+            _check_range("timestamp", given, MAX_TIME_MS + 1, unit, begin=-MAX_TIME_MS)
             made["timestamp"] = given
         return pa.RecordBatch.from_pydict(made)
 

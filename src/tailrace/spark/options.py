@@ -15,7 +15,7 @@ from typing import Any, Final
 from tailrace.errors import ConfigError
 from tailrace.queue.names import check_name
 from tailrace.queue.topics import check_filter
-from tailrace.spark.columns import HEADERS_AS, Rows
+from tailrace.spark.columns import HEADERS_AS, RowFilter
 from tailrace.spark.times import parse_time
 from tailrace.units import parse_size
 
@@ -45,7 +45,7 @@ _SOURCE: Final = (
 )
 _SINK: Final = ("path", "queue", "topic", "txnId", "txnVersion", "checkpointLocation", "queryName")
 _SPLIT_BYTES: Final = 64 << 20
-_AT_ONCE: Final = 5_000_000
+_OFFSETS_PER_TRIGGER: Final = 5_000_000
 
 Start = str | dict[str, int]
 
@@ -61,14 +61,14 @@ class SourceOptions:
     end: Start = "latest"
     starting_ms: int | None = None
     ending_ms: int | None = None
-    most: int | None = None  # offsets in one trigger
+    max_offsets: int | None = None  # in one trigger
     min_partitions: int | None = None
     fail_on_loss: bool = True
     has_headers: bool = False
     headers_as: str = "array"
     split_bytes: int = _SPLIT_BYTES
     group: str | None = None
-    rows: Rows = field(default_factory=Rows)
+    rows: RowFilter = field(default_factory=RowFilter)
     has_archive: bool = False  # what was archived belongs to the table
     archive: str | dict[str, str] | None = None  # its folder, or those of some queues
 
@@ -104,14 +104,14 @@ class SourceOptions:
             end=end,
             starting_ms=starting,
             ending_ms=ending,
-            most=(_AT_ONCE if is_stream else None) if most is None else most,
+            max_offsets=(_OFFSETS_PER_TRIGGER if is_stream else None) if most is None else most,
             min_partitions=_whole(options, "minPartitions"),
             fail_on_loss=_truth(options, "failOnDataLoss", True),
             has_headers=_truth(options, "includeHeaders", False),
             headers_as=_word(options, "headers", tuple(HEADERS_AS), "array"),
             split_bytes=_size(options, "splitBytes", _SPLIT_BYTES),
             group=options.get("group"),
-            rows=Rows(
+            rows=RowFilter(
                 None if keys is None else _keys(keys),
                 routing,
                 starting if is_exact else None,

@@ -21,7 +21,7 @@ from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.registry import Registry
 from tailrace.queue.settings import QueueSettings
-from tailrace.spark.columns import Decoder, Projection, Rows
+from tailrace.spark.columns import Decoder, Projection, RowFilter
 from tailrace.spark.kept import kept_log
 
 __all__ = [
@@ -30,10 +30,10 @@ __all__ = [
     "Place",
     "Range",
     "Split",
-    "behind",
     "cut",
     "is_same",
     "lost",
+    "next_readable",
     "pack",
     "parted",
     "read",
@@ -177,7 +177,7 @@ def _piece_of(part: Range, first: int, last: int) -> Range:
 
 
 def read(
-    path: str, split: Split, projection: Projection, rows: Rows, *, fail_on_loss: bool
+    path: str, split: Split, projection: Projection, rows: RowFilter, *, fail_on_loss: bool
 ) -> Iterator[object]:
     """The rows of a split, as Arrow batches; in a task."""
     place = Place(path)
@@ -198,10 +198,10 @@ def read(
                     yield from decoder.read(log, position, part.last)
                     break
                 except (Corrupt, OffsetOutOfRange) as error:
-                    position = behind(error, position, fail_on_loss=fail_on_loss)
+                    position = next_readable(error, position, fail_on_loss=fail_on_loss)
 
 
-def behind(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bool) -> int:
+def next_readable(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bool) -> int:
     """Where reading goes on, if rows that are lost are to be passed over."""
     if isinstance(error, Corrupt):
         if fail_on_loss or not error.next_offset or error.next_offset <= position:

@@ -11,8 +11,8 @@ __all__ = ["commit_progress"]
 
 
 def commit_progress(path: str, group: str, end: dict[str, list[Any]]) -> None:
-    """Note in each stream that everything below was read. What became of a queue that was deleted
-    meanwhile is not for this to tell: the next batch does."""
+    """Note in each stream that everything below was read. A deleted or recreated queue is skipped;
+    the next batch raises the error."""
     with Store(path, upkeep=False) as store:
         for name, (offset, incarnation) in end.items():
             settings = store.registry.current().get(name)

@@ -47,7 +47,7 @@ from tailrace.spark.encoding import IGNORED, Encoder, check_schema
 from tailrace.spark.options import SinkOptions
 from tailrace.spark.planning import Place, unseen
 from tailrace.spark.versions import HAS_ARROW_STREAMS, StreamArrowWriter
-from tailrace.spark.workers import settle
+from tailrace.spark.workers import freeze_imports
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
@@ -110,7 +110,7 @@ class _Writer:
     # --- in a task --------------------------------------------------------------------------
 
     def _stage(self, batches: Iterator[pa.RecordBatch], transaction: Transaction) -> Staged:
-        settle()
+        freeze_imports()
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         place = Place(self._options.path)
@@ -149,7 +149,7 @@ class _Writer:
     # --- in the driver ----------------------------------------------------------------------
 
     def _publish(self, messages: list[Any]) -> None:
-        settle()
+        freeze_imports()
         staged = sorted(
             (each for each in messages if isinstance(each, Staged)),
             key=lambda each: each.partition,

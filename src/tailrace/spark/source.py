@@ -19,10 +19,10 @@ from tailrace.log.log import Log
 from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Projection
 from tailrace.spark.options import SourceOptions, Start
-from tailrace.spark.planning import Place, Range, Split, behind, cut, pack, parted, read
+from tailrace.spark.planning import Place, Range, Split, cut, next_readable, pack, parted, read
 from tailrace.spark.provider import TailraceSource
 from tailrace.spark.versions import LIMITS
-from tailrace.spark.workers import answer_at_once, settle
+from tailrace.spark.workers import confirm_quickly, freeze_imports
 
 if TYPE_CHECKING:
     from tailrace.spark.lake.together import Whole
@@ -98,7 +98,7 @@ class _Reader:
             except OffsetOutOfRange as error:
                 if error.low <= first:  # the log ends before it: it went back
                     raise
-                first = behind(error, first, fail_on_loss=self._options.fail_on_loss)
+                first = next_readable(error, first, fail_on_loss=self._options.fail_on_loss)
             except FileNotFoundError:  # deleted just now: look again
                 if log.start_offset <= first:
                     raise
@@ -106,7 +106,7 @@ class _Reader:
 
     def read(self, partition: Any) -> Iterator[Any]:
         """In a task."""
-        settle()
+        freeze_imports()
         if isinstance(partition, _Part):  # an empty table is one partition of nothing
             options = self._options
             yield from read(
@@ -116,14 +116,14 @@ class _Reader:
                 options.rows,
                 fail_on_loss=options.fail_on_loss,
             )
-        answer_at_once()
+        confirm_quickly()
 
 
 class BatchReader(_Reader, DataSourceReader):
     """`spark.read`."""
 
     def partitions(self) -> Any:
-        settle()
+        freeze_imports()
         place = Place(self._options.path)
         chosen = self._chosen(place)
         self._options.check_offsets(chosen)
@@ -214,7 +214,7 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         assert LIMITS is not None  # who has none does not ask
-        most = self._options.most
+        most = self._options.max_offsets
         return LIMITS.ReadAllAvailable() if most is None else LIMITS.ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
