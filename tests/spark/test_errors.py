@@ -144,6 +144,10 @@ def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
         ({"minPartitions": "2.5"}, "minPartitions: expected a whole number above 0, got '2.5'"),
         ({"failOnDataLoss": "1"}, "failOnDataLoss: expected true or false, got '1'"),
         ({"includeHeaders": ""}, "includeHeaders: expected true or false, got ''"),
+        (
+            {"headers": "map", "includeHeaders": "false"},
+            "headers: 'map' says what the column is, and includeHeaders=false that there is none",
+        ),
         ({"headers": "list"}, "headers: expected array or map, got 'list'"),
         ({"keys": "[1]"}, "keys: expected a list of strings, got '[1]'"),
         ({"keys": '["a"'}, "keys: no JSON list"),

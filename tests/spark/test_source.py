@@ -17,6 +17,7 @@ from tailrace import Store
 from tailrace.errors import ConfigError, OffsetOutOfRange, TailraceError
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.repair import recover
+from tailrace.spark.columns import HEADERS_AS
 from tests.log.helpers import flip
 from tests.queue.fluxmq_store import write_queue
 from tests.spark.support import (
@@ -104,10 +105,12 @@ def test_what_is_not_there_is_null(shop: Store) -> None:
 
 def test_headers_are_left_out_unless_asked_for(shop: Store, spark: Any) -> None:
     assert "headers" not in table(spark, shop.path, "orders").columns
+    for kind, written in HEADERS_AS.items():
+        assert f"headers {written}," in source(shop.path, queue="orders", headers=kind).schema()
 
 
 def test_headers_as_a_map(shop: Store, spark: Any) -> None:
-    df = table(spark, shop.path, "orders", includeHeaders="true", headers="map")
+    df = table(spark, shop.path, "orders", headers="map")  # which implies includeHeaders
     assert dict(df.dtypes)["headers"] == "map<string,binary>"
     asked = ("map_keys(headers) AS names", "headers['a'] AS a", "headers['b'] AS b", "headers")
     found = df.selectExpr(*asked).collect()

@@ -107,7 +107,7 @@ class SourceOptions:
             max_offsets=(_OFFSETS_PER_TRIGGER if is_stream else None) if most is None else most,
             min_partitions=_whole(options, "minPartitions"),
             fail_on_loss=_truth(options, "failOnDataLoss", True),
-            has_headers=_truth(options, "includeHeaders", False),
+            has_headers=_has_headers(options),
             headers_as=_word(options, "headers", tuple(HEADERS_AS), "array"),
             split_bytes=_size(options, "splitBytes", _SPLIT_BYTES),
             group=options.get("group"),
@@ -277,6 +277,17 @@ def _check_order(start: Start, end: Start) -> None:
                 f"startingOffsets: offset {start[queue]} of {queue!r} is above endingOffsets, "
                 f"{end[queue]}"
             )
+
+
+def _has_headers(options: Mapping[str, str]) -> bool:
+    """Whoever says what headers are to be wants them."""
+    is_wanted = _truth(options, "includeHeaders", "headers" in options)
+    if "headers" in options and not is_wanted:
+        raise ConfigError(
+            f"headers: {options['headers']!r} says what the column is, and includeHeaders=false "
+            "that there is none; leave out one of them"
+        )
+    return is_wanted
 
 
 def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
