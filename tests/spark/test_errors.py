@@ -81,6 +81,28 @@ def test_a_wrong_column(spark: Any, data: Path) -> None:
         assert said(caught.value).startswith(f"the schema: {expected}")
 
 
+def test_a_column_that_is_not_null_in_part() -> None:
+    from pyspark.sql import types as t
+
+    from tailrace.spark.columns import Projection
+
+    text, binary = t.StringType(), t.BinaryType()
+    noted = t.StructField("key", text, metadata={"is_indexed": False})  # which says nothing of null
+    good = t.StructType([noted, t.StructField("value", binary)])
+    bad = t.StructType([t.StructField("key", text, False), t.StructField("value", binary)])
+    for kind in (t.ArrayType(good), t.MapType(text, binary)):
+        given = t.StructType([t.StructField("headers", kind)])
+        assert Projection.of(given).names == ["headers"]
+    for field in (
+        t.StructField("offset", t.LongType(), False),
+        t.StructField("headers", t.ArrayType(good, False)),
+        t.StructField("headers", t.ArrayType(bad)),
+        t.StructField("headers", t.MapType(text, binary, False)),
+    ):
+        with pytest.raises(ConfigError, match=f"the column '{field.name}' is NOT NULL"):
+            Projection.of(t.StructType([field]))
+
+
 def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
     from pyspark.errors import PythonException
 

@@ -6,7 +6,6 @@ decoded, in the kernel; what is made of it here is made a column at a time.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -115,7 +114,7 @@ class Projection:
             if kind not in (allowed or (COLUMNS[field.name],)):
                 wanted = " or ".join(allowed or (COLUMNS[field.name],))
                 raise ConfigError(f"the schema: the column {field.name!r} is {wanted}, not {kind}")
-            if "false" in json.dumps([field.nullable, field.dataType.jsonValue()]):
+            if not (field.nullable and _may_be_null(field.dataType)):
                 raise ConfigError(
                     f"the schema: the column {field.name!r} is NOT NULL, in part or as a whole; "
                     "leave that out: Spark takes no batch whose columns may be null for it"
@@ -132,6 +131,19 @@ class Projection:
     @property
     def schema(self) -> pa.Schema:
         return pa.schema([pa.field(name, _TYPES[kind]) for name, kind in self.kinds])
+
+
+def _may_be_null(kind: Any) -> bool:
+    """Each part of a Spark type: keys of a map never are, and Spark asks nobody for that."""
+    match kind.typeName():
+        case "struct":
+            return all(field.nullable and _may_be_null(field.dataType) for field in kind.fields)
+        case "array":
+            return bool(kind.containsNull) and _may_be_null(kind.elementType)
+        case "map":
+            return bool(kind.valueContainsNull) and _may_be_null(kind.valueType)
+        case _:
+            return True
 
 
 @dataclass(frozen=True)
