@@ -17,7 +17,6 @@ from tailrace import Store
 from tailrace.errors import ConfigError, OffsetOutOfRange, TailraceError
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.repair import recover
-from tailrace.spark.columns import HEADERS_AS
 from tests.log.helpers import flip
 from tests.queue.fluxmq_store import write_queue
 from tests.spark.support import (
@@ -104,6 +103,8 @@ def test_what_is_not_there_is_null(shop: Store) -> None:
 
 
 def test_headers_are_left_out_unless_asked_for(shop: Store, spark: Any) -> None:
+    from tailrace.spark.columns import HEADERS_AS
+
     assert "headers" not in table(spark, shop.path, "orders").columns
     for kind, written in HEADERS_AS.items():
         assert f"headers {written}," in source(shop.path, queue="orders", headers=kind).schema()
@@ -599,6 +600,27 @@ def test_more_partitions_than_there_can_be(tmp_path: Path) -> None:
     fill(tmp_path, "s", 3)
     assert offsets(tmp_path, queue="s", minPartitions="1000") == [0, 1, 2]
     assert len(splits(tmp_path, queue="s", minPartitions="1000")[1]) == 3
+
+
+def test_nothing_to_read_is_planned_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller splits would not make more of it."""
+    from tailrace.spark.source import BatchReader
+
+    planned = []
+    ranges = BatchReader._ranges
+
+    def counting(self: Any, *given: Any) -> Any:
+        planned.append(given)
+        return ranges(self, *given)
+
+    monkeypatch.setattr(BatchReader, "_ranges", counting)
+    empty = source(data, queue="s", startingOffsets="latest").reader(schema("offset"))
+    assert empty.partitions() == []
+    assert planned == []
+    with open_store(data) as store:
+        store.stream("s").log.truncate_before(60)
+    assert source(data, queue="s").reader(schema("offset")).partitions() == []
+    assert planned == []
 
 
 def test_queues_share_a_split(tmp_path: Path) -> None:

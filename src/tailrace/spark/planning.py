@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tailrace.errors import ConfigError, Corrupt, OffsetOutOfRange, TailraceError
 from tailrace.log.cuts import cuts
@@ -28,6 +28,8 @@ __all__ = [
     "DELETED",
     "IF_PASSED_OVER",
     "Place",
+    "Position",
+    "Positions",
     "Range",
     "Split",
     "cut",
@@ -39,6 +41,11 @@ __all__ = [
     "read",
     "unseen",
 ]
+
+# Up to which offset a queue was read, and its incarnation: `[17, "5d2f…"]`. A list, since Spark
+# keeps it as JSON. Those of all queues, by name, are what Spark calls an offset.
+Position = list[Any]
+Positions = dict[str, Position]
 
 DELETED: Final = "retention has deleted"
 IF_PASSED_OVER: Final = "With failOnDataLoss=false they are passed over"  # of what is lost
