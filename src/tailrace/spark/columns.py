@@ -173,7 +173,7 @@ class Decoder:
     """Batches of one queue's log as a projection has them. Of one task, so not thread-safe."""
 
     def __init__(self, queue: str, projection: Projection, rows: RowFilter) -> None:
-        self.position: int | None = None  # behind the last batch; known if it is asked for
+        self.position: int | None = None  # after the last batch; known only after `track`
         self._queue = queue
         self._projection = projection
         self._rows = rows
@@ -349,9 +349,9 @@ def texts(column: Any) -> Any:
 
 
 def routing_keys(queue: str, topic: Any) -> Any:
-    """What stands behind the queue's address in each topic."""
+    """What comes after the queue's address in each topic."""
     if pc.all(pc.equal(topic, address_of(queue)), min_count=0).as_py():
         return pa.repeat(pa.scalar("", pa.string()), len(topic))  # which is quicker
     root = f"{ROOT}/{queue}/"
-    behind = pc.utf8_slice_codeunits(topic, len(root))
-    return pc.if_else(pc.fill_null(pc.starts_with(topic, root), False), behind, "")
+    rest = pc.utf8_slice_codeunits(topic, len(root))
+    return pc.if_else(pc.fill_null(pc.starts_with(topic, root), False), rest, "")
