@@ -16,7 +16,7 @@ from tailrace import Log, Store
 from tailrace.cli.measure import Sample
 from tailrace.log.fs import OsFile
 from tailrace.spark.checkpoints import use_local_checkpoints
-from tailrace.spark.columns import Projection, Rows
+from tailrace.spark.columns import Projection, RowFilter
 from tailrace.spark.planning import Place, Split, cut, read
 
 __all__ = ["columns", "range_of_time", "scan", "sink", "streaming"]
@@ -123,7 +123,7 @@ def range_of_time(setting: Setting) -> Row:
                 began = time.perf_counter()
                 first, last = log.offset_at(first_ms), log.offset_at(last_ms)
                 split = Split(tuple(cut(log, queue, first, last, 64 << 20)))
-                found = read(str(folder), split, Projection(()), Rows(), fail_on_loss=True)
+                found = read(str(folder), split, Projection(()), RowFilter(), fail_on_loss=True)
                 rows = sum(batch.num_rows for batch in found)  # type: ignore[attr-defined]
                 assert rows == last - first
                 return Sample(rows, time.perf_counter() - began)

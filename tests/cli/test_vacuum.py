@@ -37,7 +37,7 @@ def test_before(run: Run, log: Path) -> None:
 def test_before_too_far(run: Run, log: Path) -> None:
     result = run("vacuum", log, "--before", 37)
     assert result.exit_code == 2
-    assert "behind the end" in result.stderr
+    assert "beyond the end" in result.stderr
     assert run("vacuum", log, "--before", 36).exit_code == 0
     assert start_of(log) == 36
 

@@ -233,7 +233,7 @@ def test_it_has_to_fit(tmp_path: Path) -> None:
             prepend(log, front, front.finish(), 3, joint.seam)
         with Front(log, "t") as front:
             front.add(encode([b"x"], THEN, 0), 5)
-            with pytest.raises(ValueError, match="comes behind"):
+            with pytest.raises(ValueError, match="is not after"):
                 front.add(encode([b"x"], THEN, 0), 5)
         assert found(log) == wanted((25, 30))
     is_whole(folder)

@@ -558,7 +558,7 @@ def test_a_start_behind_the_end() -> None:
     start = StartOffset(disk, FOLDER)
     start.store(10_000)
     start.close()
-    assert any("behind its end" in m for m in messages(verify(disk, FOLDER), "note"))
+    assert any("beyond its end" in m for m in messages(verify(disk, FOLDER), "note"))
 
 
 def test_a_time_index_that_goes_back() -> None:

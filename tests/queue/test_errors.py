@@ -111,7 +111,7 @@ def test_there_is_one_filter(store: Store) -> None:
         lambda: queue.peek("a@b", filter="c"),
         lambda: queue.pending("a@b", filter="c"),
     ):
-        refuses(InvalidName, "'a@b?', names a filter behind its '@', and 'c' is another", use)
+        refuses(InvalidName, "'a@b?', names a filter after its '@', and 'c' is another", use)
     assert (queue.group_ids(), stream.group_ids()) == ([], [])
 
 

@@ -331,7 +331,7 @@ def test_a_journal_that_was_about_to_be_replaced(machine: Machine) -> None:
     assert told(report) == []
     assert "the next open does that" in told(report, "note", "ops.log")[0]
     disk.put(JOURNAL, data + encode_line({"t": "ack", "r": [3, 1]}))
-    assert "1 line behind that count for nobody" in only(disk)
+    assert "1 line after that count for nobody" in only(disk)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tailrace import Message, Store
 pytest.importorskip("pyspark", reason="pyspark is missing: tailrace[spark]")
 pa: Any = pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[spark]")
 
-from tailrace.spark.columns import COLUMNS, HEADERS_AS, MOST_MS  # noqa: E402
+from tailrace.spark.columns import COLUMNS, HEADERS_AS, MAX_TIME_MS  # noqa: E402
 
 T0 = 1_700_000_000_000  # a time, in milliseconds
 
@@ -123,7 +123,7 @@ def as_row(message: Message) -> dict[str, Any]:
 
 def moment(milliseconds: int | None) -> Any:
     """As Arrow gives it. What is too far away is no time to Spark."""
-    is_time = milliseconds is not None and abs(milliseconds) <= MOST_MS
+    is_time = milliseconds is not None and abs(milliseconds) <= MAX_TIME_MS
     micros = milliseconds * 1000 if milliseconds is not None and is_time else None
     return pa.scalar(micros, pa.timestamp("us", "UTC")).as_py()
 

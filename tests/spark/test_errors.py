@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.errors import TailraceError
+from tailrace.errors import ConfigError, TailraceError
 from tests.log.helpers import flip
 from tests.spark.support import fill, open_store, read, said, schema, segments, source
 
@@ -34,7 +34,9 @@ def test_options_are_refused_when_the_table_is_loaded(spark: Any, data: Path) ->
     with pytest.raises(AnalysisException) as caught:
         load(spark, path=str(data), queue="orders", startingOfsets="earliest")
     message = said(caught.value)
-    assert message.startswith("startingofsets: unknown option; reading takes path, queue,")
+    assert message.startswith(
+        "startingofsets: unknown option (did you mean startingOffsets?); reading takes path, queue,"
+    )
     *_, last, state = [line for line in str(caught.value).splitlines() if line.strip()]
     assert message in last  # no line of Spark's is behind it
     assert "SQLSTATE" in state
@@ -79,6 +81,28 @@ def test_a_wrong_column(spark: Any, data: Path) -> None:
         assert said(caught.value).startswith(f"the schema: {expected}")
 
 
+def test_a_column_that_is_not_null_in_part() -> None:
+    from pyspark.sql import types as t
+
+    from tailrace.spark.columns import Projection
+
+    text, binary = t.StringType(), t.BinaryType()
+    noted = t.StructField("key", text, metadata={"is_indexed": False})  # which says nothing of null
+    good = t.StructType([noted, t.StructField("value", binary)])
+    bad = t.StructType([t.StructField("key", text, False), t.StructField("value", binary)])
+    for kind in (t.ArrayType(good), t.MapType(text, binary)):
+        given = t.StructType([t.StructField("headers", kind)])
+        assert Projection.of(given).names == ["headers"]
+    for field in (
+        t.StructField("offset", t.LongType(), False),
+        t.StructField("headers", t.ArrayType(good, False)),
+        t.StructField("headers", t.ArrayType(bad)),
+        t.StructField("headers", t.MapType(text, binary, False)),
+    ):
+        with pytest.raises(ConfigError, match=f"the column '{field.name}' is NOT NULL"):
+            Projection.of(t.StructType([field]))
+
+
 def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
     from pyspark.errors import PythonException
 
@@ -119,8 +143,12 @@ def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
         ({"startingOffsets": '{"orders": -3}'}, "-1 for the latest; got -3"),
         ({"startingOffsets": '{"order": 1}'}, "startingOffsets: 'order' is not read"),
         ({"endingOffsets": '{"audit": 1}'}, "endingOffsets: 'audit' is not read; it may name ord"),
-        ({"startingOffsets": '{"orders": 21}'}, "startingOffsets: offset 21 of 'orders' is behind"),
-        ({"endingOffsets": '{"orders": 99}'}, "endingOffsets: offset 99 of 'orders' is behind its"),
+        ({"startingOffsets": '{"orders": 21}'}, "startingOffsets: offset 21 of 'orders' is beyond"),
+        ({"endingOffsets": '{"orders": 99}'}, "endingOffsets: offset 99 of 'orders' is beyond its"),
+        (
+            {"startingOffsets": '{"orders": 11}', "endingOffsets": '{"orders": {"0": 10}}'},
+            "startingOffsets: offset 11 of 'orders' is above endingOffsets, 10",
+        ),
         ({"startingTimestamp": "2h"}, "startingTimestamp: expected milliseconds since 1970 or a"),
         ({"startingTimestamp": "--5"}, "startingTimestamp: expected milliseconds since 1970"),
         ({"startingTimestamp": "9" * 30}, "startingTimestamp: expected milliseconds since 1970"),
@@ -138,6 +166,10 @@ def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
         ({"minPartitions": "2.5"}, "minPartitions: expected a whole number above 0, got '2.5'"),
         ({"failOnDataLoss": "1"}, "failOnDataLoss: expected true or false, got '1'"),
         ({"includeHeaders": ""}, "includeHeaders: expected true or false, got ''"),
+        (
+            {"headers": "map", "includeHeaders": "false"},
+            "headers: 'map' says what the column is, and includeHeaders=false that there is none",
+        ),
         ({"headers": "list"}, "headers: expected array or map, got 'list'"),
         ({"keys": "[1]"}, "keys: expected a list of strings, got '[1]'"),
         ({"keys": '["a"'}, "keys: no JSON list"),
@@ -148,6 +180,7 @@ def test_a_damaged_segment(spark: Any, tmp_path: Path) -> None:
         ({"splitBytes": "big"}, "splitBytes: 'big' is not a size; write it as"),
         ({"group": "a\0b"}, "the name of a group, 'a\\x00b', holds"),
         ({"nope": "1"}, "nope: unknown option; reading takes path"),
+        ({"MINPARTITION": "1"}, "minpartition: unknown option (did you mean minPartitions?); read"),
     ],
 )
 def test_wrong_values(data: Path, options: dict[str, str], expected: str) -> None:
@@ -224,14 +257,82 @@ def test_the_builder_refuses_at_once(data: Path) -> None:
         found.keys("a", b"\xff")
     with pytest.raises(TailraceError, match="s3://old is an address"):
         found.include_archive("s3://old")
-    with pytest.raises(TailraceError, match="since: 'soon' is not a duration"):
-        found.since("soon")
-    with pytest.raises(TailraceError, match=r"until: .* has no time zone"):
+    for wrong in ("yesterday", "2.5", "1704067200000000"):
+        with pytest.raises(ConfigError, match=f"since: .* such as 2h or 7d, a time .* {wrong!r}"):
+            found.since(wrong)
+    with pytest.raises(TailraceError, match=r"until: .* has no time zone; .*tzinfo=UTC"):
         found.until(datetime(2026, 1, 31))  # noqa: DTZ001  that is the mistake
-    with pytest.raises(TailraceError, match=r"since: .* has no time zone"):
-        found.since("2026-01-31T12:00:00")
+    with pytest.raises(TailraceError, match=r"since: .*; write 2026-01-31T00:00:00Z for UTC"):
+        found.since("2026-01-31")
     for word in (found.since, found.until):
         with pytest.raises(TailraceError, match=r"'20240101' may be .* a date as 2024-01-01"):
             word("20240101")
+        for number, advised in ((1_704_067_200, "'01704067200'"), (20_240_101, "'020240101'")):
+            with pytest.raises(ConfigError, match=f"may be .* 0 in front, as text: {advised}"):
+                word(number)
+    for key in (5, None, ["a", 5]):
+        no_key: Any = key
+        with pytest.raises(TypeError, match="a key is text or bytes, not "):
+            found.keys(no_key)
+    for first, last in (-1, None), (None, -2), (-1, 5):
+        with pytest.raises(ConfigError, match=r"offsets: -[12] is no offset"):
+            found.offsets(first, last)
+    with pytest.raises(ConfigError, match="offsets: the first, 50, is above the last, 10"):
+        found.offsets(50, 10)
     with pytest.raises(TypeError, match="since takes a time, or how long ago, not True"):
         found.since(True)
+
+
+@pytest.mark.parametrize(
+    ("queue", "word", "value", "expected"),
+    [
+        ("orders", "startingOfsets", "earliest", "startingOfsets: unknown option"),
+        ("orders", "filter", "a#", "the filter 'a#'"),
+        ("order", "minPartitions", 2, "has no 'order'; there are audit, orders"),
+        ("orders", "startingOffsets", '{"orders": -3}', "startingOffsets: expected an offset"),
+        ("orders", "endingOffsets", '{"audit": 3}', "endingOffsets: 'audit' is not read"),
+    ],
+)
+def test_the_builder_checks_before_spark_does(
+    data: Path, queue: str, word: str, value: object, expected: str
+) -> None:
+    from tailrace.spark import table
+
+    nobody: Any = None
+    with pytest.raises(TailraceError, match=re.escape(expected)):
+        table(nobody, str(data), queue).option(word, value).df()
+    with pytest.raises(ConfigError, match="path: there is no store in"):
+        table(nobody, str(data / "missing"), queue).df()
+
+
+def test_keys_and_columns_may_be_lists() -> None:
+    from tailrace.spark import table
+
+    nobody: Any = None
+    found = table(nobody, "data", "orders")
+    assert found.keys(["a", b"b"])._options == found.keys("a", "b")._options
+    assert found.keys("a", ("b",), {"c"})._options == found.keys("a", "b", "c")._options
+    assert found.columns(["key", "offset"])._columns == ("key", "offset")
+    assert found.columns("key", ["offset"])._columns == ("key", "offset")
+    with pytest.raises(ConfigError, match="there is no column 'ofset'"):
+        found.columns(["offset", "ofset"])
+
+
+def test_the_builder_checks_nothing_for_spark_elsewhere(tmp_path: Path) -> None:
+    """With Spark Connect the store is where the server is."""
+    from unittest.mock import MagicMock
+
+    from tailrace.spark import table
+
+    session: Any = type("Session", (), {"read": MagicMock()})
+    session.__module__ = "pyspark.sql.connect.session"
+    found = table(session(), str(tmp_path / "missing"), "orders").df()
+    assert found is session.read.format().option().option().options().load()
+
+
+def test_views_of_no_store(tmp_path: Path) -> None:
+    from tailrace.spark import views
+
+    nobody: Any = None
+    with pytest.raises(ConfigError, match="path: there is no store in"):
+        views(nobody, str(tmp_path / "missing"))

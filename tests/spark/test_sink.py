@@ -167,7 +167,7 @@ def test_headers_of_every_kind(path: str) -> None:
     ("kinds", "says"),
     [
         ({"key": "binary"}, "no column 'value'"),
-        ({"value": "bigint"}, "'value' is bigint; it has to be binary or string"),
+        ({"value": "bigint"}, "'value' is bigint; it has to be binary or string; cast it"),
         ({"value": "binary", "colour": "string"}, "'colour' is unknown"),
         ({"value": "binary", "key": "double"}, "'key' is double"),
         ({"value": "binary", "headers": "string"}, "'headers' is string"),
@@ -515,8 +515,18 @@ def test_names_of_transactions(path: str) -> None:
         for _ in range(2):
             write(path, VALUE, rows("a", 1), queue="q", txnId=name)
     assert len(values(path)) == 4
-    with pytest.raises(TailraceError, match="transaction"):
+    with pytest.raises(ConfigError, match=r"^txnId: must not be empty"):
         writer(path, VALUE, queue="q", txnId="")
+    with pytest.raises(TailraceError, match="transaction"):
+        writer(path, VALUE, queue="q", txnId="a\0b")
+
+
+def test_a_version_below_one_that_is_written(path: str) -> None:
+    write(path, VALUE, rows("a", 1), queue="q", txnId="ver", txnVersion="5")
+    said = "^txnVersion 3 of txnId 'ver' is below 5, which is already written: use a higher one$"
+    with pytest.raises(NotWritten, match=said):
+        write(path, VALUE, rows("a", 1), queue="q", txnId="ver", txnVersion="3")
+    assert len(values(path)) == 1
 
 
 def abandon(path: str) -> None:
@@ -808,7 +818,7 @@ def test_a_kill_between_the_queues_of_a_job(tmp_path: Path, step: int) -> None:
         ("string", "routing_key", "a/$ack", "routing_key.*verb"),
         ("string", "routing_key", "a\0b", "routing_key.*NUL"),
         ("string", "topic", "a/+", "'a/\\+' has a wildcard"),
-        ("bigint", "ttl", -5, "'ttl': -5 cannot be a number of seconds"),
+        ("bigint", "ttl", -5, "'ttl': -5 cannot be a number of seconds, from 0 on"),
         ("bigint", "ttl", 2**62, "'ttl'.* cannot be a number of seconds"),
         ("double", "ttl", float("nan"), "'ttl': nan cannot be"),
         ("double", "ttl", float("inf"), "'ttl': inf cannot be"),

@@ -151,7 +151,7 @@ def test_jumps_are_made(tmp_path: Path) -> None:
 @settings(max_examples=25)
 @given(case=cases)
 def test_a_plan_has_each_row_once(case: Case) -> None:
-    from tailrace.spark.columns import Projection, Rows
+    from tailrace.spark.columns import Projection, RowFilter
     from tailrace.spark.planning import Place, cut, pack
     from tailrace.spark.planning import read as read_split
 
@@ -170,7 +170,7 @@ def test_a_plan_has_each_row_once(case: Case) -> None:
         projection = Projection.of(schema(*case.columns))
         found = []
         for split in packed:
-            found += list(read_split(folder, split, projection, Rows(), fail_on_loss=True))
+            found += list(read_split(folder, split, projection, RowFilter(), fail_on_loss=True))
         schemas = {batch.schema for batch in found}  # type: ignore[attr-defined]
         assert schemas <= {projection.schema}
         wanted = case.columns or NAMES

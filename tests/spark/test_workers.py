@@ -16,7 +16,7 @@ from tailrace.spark import workers
 
 def test_a_process_of_the_user_is_left_alone() -> None:
     before = gc.get_freeze_count()
-    workers.settle()
+    workers.freeze_imports()
     assert not workers.is_worker()
     assert gc.get_freeze_count() == before
 
@@ -30,18 +30,18 @@ def become_worker(monkeypatch: pytest.MonkeyPatch, name: str = "pyspark.daemon")
 @pytest.mark.parametrize(
     "name", ["pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner"]
 )
-def test_a_worker_is_settled_before_its_first_task_and_its_second(
+def test_a_worker_freezes_before_its_first_task_and_its_second(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     become_worker(monkeypatch, name)
-    monkeypatch.setattr(workers, "_settled", 0)
+    monkeypatch.setattr(workers, "_frozen", 0)
     assert workers.is_worker()
     try:
         for _ in range(2):
-            workers.settle()
+            workers.freeze_imports()
             assert gc.get_freeze_count() > 1_000
             gc.unfreeze()
-        workers.settle()
+        workers.freeze_imports()
         assert gc.get_freeze_count() == 0
     finally:
         gc.unfreeze()
@@ -55,10 +55,10 @@ def test_a_worker_confirms_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         socket.create_connection(server.getsockname()) as ours,
     ):
         ours.setsockopt(*option, 0)  # as it is after answers that followed soon
-        workers.answer_at_once()  # not in a process of the user
+        workers.confirm_quickly()  # not in a process of the user
         assert not ours.getsockopt(*option)
         become_worker(monkeypatch)
-        workers.answer_at_once()
+        workers.confirm_quickly()
         assert ours.getsockopt(*option)
         ours.sendall(b"still open")
 

@@ -407,7 +407,7 @@ class Queue(LogQueue[BlockingQueue]):
         when it is awaited, or used.
 
         A `filter` (of routing keys, by the rules of MQTT) makes a group of its own, `group@filter`,
-        which may also be given as the name: what is behind an `@` is the filter.
+        which may also be given as the name: what is after an `@` is the filter.
         `prefetch` messages are fetched at a time when one after the other is asked for.
         `key_order=True` gives a group whose messages of one key come one at a time, in order; it is
         fixed when the group is made.
@@ -455,7 +455,7 @@ class Stream(LogQueue[BlockingStream]):
         """A consumer of a group, which is made if it does not exist. It joins with `async with`, or
         when it is awaited, or used.
 
-        Without a `start` the group goes on behind what it has committed, or begins with the first
+        Without a `start` the group goes on after what it has committed, or begins with the first
         message. With one ("first"; "last" or "next" for what comes from now on; an offset;
         "offset=…", "timestamp=…"; or `timestamp=`) the whole group goes on from there.
         """

@@ -311,7 +311,7 @@ def _failed(message: Message, consumer: Consumer | StreamConsumer, error: str) -
 
     if isinstance(consumer, StreamConsumer):  # nothing is tried again there: a person has to look
         raise TailraceError(
-            f"{message.message_id}: {error}; the group {consumer.group!r} has not gone on behind it"
+            f"{message.message_id}: {error}; the group {consumer.group!r} has not gone on after it"
         )
     click.echo(f"tailrace: {message.message_id}: {error}", err=True)
     message.nack(error=error)

@@ -45,7 +45,7 @@ def dump(
     A FILE is a segment (.seg), an index (.idx, .tix), bytes in quarantine (.cut), or a file of a
     .tailrace folder; of a store also queues.json, a group's ops.log, state.json and pel_<n>.json,
     and its file in groups; of a backup also backup.json; of an archive manifest.jsonl. Damage is
-    shown, and dumping goes on behind it. It takes no lock, so what is being written can be looked
+    shown, and dumping goes on after it. It takes no lock, so what is being written can be looked
     at; its end may then look torn.
 
     \b

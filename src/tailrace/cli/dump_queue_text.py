@@ -80,7 +80,7 @@ def _shortened(text: str) -> str:
 
 
 def _hole(item: dict[str, Any]) -> str:
-    return f"@{item['position']:<9} !! zeros up to byte {item['end'] - 1}, and more behind them"
+    return f"@{item['position']:<9} !! zeros up to byte {item['end'] - 1}, and more after them"
 
 
 def _ops(item: dict[str, Any]) -> str:

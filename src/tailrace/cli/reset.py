@@ -35,7 +35,7 @@ class _Plan(NamedTuple):
 @queue_argument
 @group_argument
 @click.option("--to-earliest", is_flag=True, help="To the first message that is there.")
-@click.option("--to-latest", is_flag=True, help="Behind the last message.")
+@click.option("--to-latest", is_flag=True, help="After the last message.")
 @click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset.")
 @click.option(
     "--to-datetime",
@@ -64,7 +64,7 @@ def reset(
     """Have a group go on from somewhere else.
 
     Nothing is changed without --execute. What the group has pending is dropped, and every lease is
-    lost: what was being worked on is delivered again if it is at or behind the new place, and
+    lost: what was being worked on is delivered again if it is at or after the new place, and
     otherwise never. While a member is alive it is refused, unless you --force it.
 
     \b

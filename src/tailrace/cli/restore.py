@@ -54,7 +54,7 @@ def restore(
     """Bring messages that were archived back to QUEUE, with the offsets that they had.
 
     They come before the first message that the queue has, so they end there; a queue without any
-    begins with them, and goes on behind them. All of them come, or none. Programs that use the
+    begins with them, and goes on after them. All of them come, or none. Programs that use the
     queue go on. Who reads, replays or queries it finds them; groups go on where they are, and
     `tailrace groups reset` has one begin again. Without a range it is all that fits. It needs
     pip install 'tailrace[arrow]'.

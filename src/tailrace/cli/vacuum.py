@@ -123,7 +123,7 @@ def _some(limit: int) -> int:
 def _check_before(log: Log, before: int) -> None:
     if before > log.end_offset:
         raise TailraceError(
-            f"{log.path}: --before {before} is behind the end of the log, {log.end_offset}"
+            f"{log.path}: --before {before} is beyond the end of the log, {log.end_offset}"
         )
 
 

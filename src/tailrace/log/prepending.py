@@ -99,7 +99,7 @@ class Front:
         before = facts.next_offset if facts is not None else self._next_offset()
         if before is not None and offset != before:
             if offset < before:
-                raise ValueError(f"offset {offset} comes behind {before - 1}")
+                raise ValueError(f"offset {offset} is not after {before - 1}")
             self._staged.gaps.append((before, offset))
         if facts is not None and self._must_roll(facts, draft, offset):
             self._end_file()

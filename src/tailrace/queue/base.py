@@ -572,7 +572,7 @@ def group_id_of(group: str, pattern: str) -> tuple[str, str]:
         check_filter(pattern)
         if "@" in group:
             raise InvalidName(
-                f"the name of a group, {group!r}, names a filter behind its '@', and {pattern!r} "
+                f"the name of a group, {group!r}, names a filter after its '@', and {pattern!r} "
                 "is another; give one of them"
             )
     group_id = f"{group}@{pattern}" if pattern else group

@@ -55,7 +55,7 @@ class Queue(LogQueue):
         """A consumer of a group, which is made if it does not exist.
 
         A `filter` (of routing keys, by the rules of MQTT) makes a group of its own, `group@filter`,
-        which may also be given as the name: what is behind an `@` is the filter.
+        which may also be given as the name: what is after an `@` is the filter.
         `prefetch` messages are fetched at a time when one after the other is asked for.
         `key_order=True` gives a group whose messages of one key come one at a time, in order; it is
         fixed when the group is made.
@@ -172,7 +172,7 @@ class Stream(LogQueue):
     ) -> StreamConsumer:
         """A consumer of a group, which is made if it does not exist.
 
-        Without a `start` the group goes on behind what it has committed, or begins with the first
+        Without a `start` the group goes on after what it has committed, or begins with the first
         message. With one ("first"; "last" or "next" for what comes from now on; an offset;
         "offset=…", "timestamp=…"; or `timestamp=`) the whole group goes on from there.
         """
@@ -261,5 +261,5 @@ def _check_named(group: str) -> None:
     check_name("group", group)
     if group.startswith("@"):
         raise InvalidName(
-            f"the name of a group, {group!r}, begins with '@', behind which its filter would be"
+            f"the name of a group, {group!r}, begins with '@', after which its filter would be"
         )

@@ -212,7 +212,7 @@ def report_lost(feed: Feed, group_id: str) -> int:
     for first, behind in feed.lost:
         lost += behind - first
         logger.error(
-            "%s: offsets %d to %d cannot be read; the group %r goes on behind them",
+            "%s: offsets %d to %d cannot be read; the group %r goes on after them",
             feed.path,
             first,
             behind - 1,

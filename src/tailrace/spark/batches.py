@@ -9,7 +9,8 @@ from tailrace.kernel.arrow import Source
 
 __all__ = ["plan_batches"]
 
-_USUAL: Final = 1 << 20  # bytes: who reads a record reads its batch
+# Bytes. One record is read by decoding its whole batch, so keep batches small.
+_USUAL: Final = 1 << 20
 
 
 def plan_batches(source: Source, largest: int) -> list[tuple[int, int]]:

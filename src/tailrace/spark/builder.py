@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import time
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tailrace.errors import ConfigError
 from tailrace.queue.archived import archive_folder
 from tailrace.spark.columns import COLUMNS, HEADERS_AS, kinds_in_sql
+from tailrace.spark.options import SourceOptions
 from tailrace.spark.planning import Place
-from tailrace.units import parse_duration, parse_milliseconds
+from tailrace.spark.times import parse_time_or_age
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,17 +47,28 @@ class Table:
         return Table(self._spark, self._path, self._queue, given, self._columns)
 
     def since(self, when: str | int | datetime) -> Table:
-        """Only messages from then on: how long ago ("2h"), a time, or milliseconds since 1970,
-        also as text."""
-        return self._with(startingTimestamp=_digits(when, "since"), exactTimestamps="true")
+        """Only messages from then on: how long ago ("2h"), a time, or milliseconds since 1970.
+
+        A number of 4, 8 or 10 digits is refused, as it looks like a year, a date or seconds. If you
+        mean milliseconds, give it as text with a 0 in front.
+        """
+        return self._with(startingTimestamp=_option_time(when, "since"), exactTimestamps="true")
 
     def until(self, when: str | int | datetime) -> Table:
-        """Only messages from before then, up to the first that is not: where times go back, older
-        ones behind that are left out."""
-        return self._with(endingTimestamp=_digits(when, "until"), exactTimestamps="true")
+        """Only messages from before then, and before the first that is not: if the clock went back
+        after that, older messages that follow are left out, too."""
+        return self._with(endingTimestamp=_option_time(when, "until"), exactTimestamps="true")
 
     def offsets(self, first: int | None = None, last: int | None = None) -> Table:
         """Only those at `first <= offset < last`."""
+        for offset in first, last:
+            if offset is not None and offset < 0:  # -1 and -2 have a meaning as options
+                raise ConfigError(
+                    f"offsets: {offset} is no offset, as they count from 0; leave out `first` for "
+                    "the earliest message, and `last` for the end"
+                )
+        if first is not None and last is not None and first > last:
+            raise ConfigError(f"offsets: the first, {first}, is above the last, {last}")
         table = self
         if first is not None:
             table = table._with(startingOffsets=json.dumps({self._queue: first}))
@@ -65,9 +76,10 @@ class Table:
             table = table._with(endingOffsets=json.dumps({self._queue: last}))
         return table
 
-    def keys(self, *keys: str | bytes) -> Table:
-        """Only messages with one of these keys. Bytes have to be UTF-8."""
-        return self._with(keys=json.dumps([_text(key) for key in keys]))
+    def keys(self, *keys: str | bytes | Iterable[str | bytes]) -> Table:
+        """Only messages with one of these keys, given one by one or as a list. Bytes have to be
+        UTF-8."""
+        return self._with(keys=json.dumps([_text(key) for key in _each(keys)]))
 
     def filter(self, pattern: str) -> Table:
         """Only messages whose routing key matches, as in `consume`."""
@@ -78,19 +90,22 @@ class Table:
         table = self._with(includeArchive="true")
         return table if folder is None else table._with(archive=archive_folder(str(folder)))
 
-    def columns(self, *names: str) -> Table:
-        """Only these columns. The others are not even decoded, which `select` cannot see to."""
-        for name in names:
+    def columns(self, *names: str | Iterable[str]) -> Table:
+        """Only these columns, given one by one or as a list. The others are not even decoded, which
+        `select` cannot see to."""
+        found = tuple(_each(names))
+        for name in found:
             if name not in COLUMNS:
                 raise ConfigError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
-        return Table(self._spark, self._path, self._queue, self._options, names)
+        return Table(self._spark, self._path, self._queue, self._options, found)
 
     def option(self, name: str, value: Any) -> Table:
         """Any option of `format("tailrace")`."""
         return self._with(**{name: str(value).lower() if isinstance(value, bool) else value})
 
     def df(self) -> DataFrame:
-        """The DataFrame."""
+        """The DataFrame. What is wrong with the options is said here, without Spark's traceback."""
+        self._check()
         reader = self._spark.read.format("tailrace").option("path", self._path)
         reader = reader.option("queue", self._queue).options(**self._options)
         if self._columns is None:
@@ -101,6 +116,14 @@ class Table:
             if not COUNTS_WITHOUT_COLUMNS:
                 return reader.schema(self._schema(("offset",))).load().select()
         return reader.schema(self._schema(self._columns)).load()
+
+    def _check(self) -> None:
+        """As the source will, which plans on this machine, too; but not with Spark Connect."""
+        if type(self._spark).__module__.startswith("pyspark.sql.connect."):
+            return
+        given = {"path": self._path, "queue": self._queue, **self._options}
+        options = SourceOptions.parse(given)
+        options.check_offsets(options.chosen(Place(options.path).queues()))
 
     def _schema(self, columns: tuple[str, ...]) -> Any:
         from pyspark.sql.types import StructType
@@ -115,9 +138,20 @@ class Table:
         return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
 
+def _each(given: Iterable[Any]) -> Iterator[Any]:
+    """Of words, and of lists of words."""
+    for each in given:
+        if isinstance(each, list | tuple | set | frozenset):
+            yield from each
+        else:
+            yield each
+
+
 def _text(key: str | bytes) -> str:
     if isinstance(key, str):
         return key
+    if not isinstance(key, bytes | bytearray):  # bytes(5) would be five zeros
+        raise TypeError(f"a key is text or bytes, not {key!r}")
     try:
         return bytes(key).decode()
     except UnicodeDecodeError:
@@ -126,26 +160,9 @@ def _text(key: str | bytes) -> str:
         ) from None
 
 
-def _digits(when: str | int | datetime, word: str) -> str:
-    """As an option, where a number with a 0 in front is milliseconds, whatever its length."""
-    return f"{_moment(when, word):011d}"
-
-
-def _moment(when: str | int | datetime, word: str) -> int:
-    if isinstance(when, bool) or not isinstance(when, str | int | datetime):
-        raise TypeError(f"{word} takes a time, or how long ago, not {when!r}")
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise ConfigError(f"{word}: {when} has no time zone")
-        return round(when.timestamp() * 1000)
-    if isinstance(when, int):
-        return when
-    if re.fullmatch("-?[0-9]+", when):
-        return parse_milliseconds(when, word)
-    try:
-        return _moment(datetime.fromisoformat(when), word)
-    except ValueError:
-        return time.time_ns() // 1_000_000 - parse_duration(when, word)
+def _option_time(when: str | int | datetime, word: str) -> str:
+    """As the option takes it: with a 0 in front, digits are milliseconds however many they are."""
+    return f"{parse_time_or_age(when, word):011d}"
 
 
 def make_views(spark: SparkSession, path: str, *, headers: bool) -> list[str]:

@@ -6,7 +6,6 @@ decoded, in the kernel; what is made of it here is made a column at a time.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -26,11 +25,11 @@ pc: Any = pyarrow.compute  # its stubs know few of these calls
 __all__ = [
     "COLUMNS",
     "HEADERS_AS",
-    "MOST_MS",
+    "MAX_TIME_MS",
     "OURS",
     "Decoder",
     "Projection",
-    "Rows",
+    "RowFilter",
     "ddl",
     "kinds_in_sql",
     "numbers",
@@ -69,7 +68,8 @@ OURS: Final = (
 _PIECE_BYTES: Final = 2 << 20  # a batch of a log may have 16 MB and more
 _MOST_TOPICS: Final = 100_000  # to remember of a task
 _TIME: Final = pa.timestamp("us", "UTC")
-MOST_MS: Final = (2**63 - 1) // 1000  # as far from 1970 as Spark's times go, which are microseconds
+# As far from 1970 as times of Spark go, which are 64 bits of microseconds.
+MAX_TIME_MS: Final = (2**63 - 1) // 1000
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _TYPES: Final = {
     "binary": pa.binary(),
@@ -115,7 +115,7 @@ class Projection:
             if kind not in (allowed or (COLUMNS[field.name],)):
                 wanted = " or ".join(allowed or (COLUMNS[field.name],))
                 raise ConfigError(f"the schema: the column {field.name!r} is {wanted}, not {kind}")
-            if "false" in json.dumps([field.nullable, field.dataType.jsonValue()]):
+            if not (field.nullable and _may_be_null(field.dataType)):
                 raise ConfigError(
                     f"the schema: the column {field.name!r} is NOT NULL, in part or as a whole; "
                     "leave that out: Spark takes no batch whose columns may be null for it"
@@ -134,8 +134,21 @@ class Projection:
         return pa.schema([pa.field(name, _TYPES[kind]) for name, kind in self.kinds])
 
 
+def _may_be_null(kind: Any) -> bool:
+    """Each part of a Spark type: keys of a map never are, and Spark asks nobody for that."""
+    match kind.typeName():
+        case "struct":
+            return all(field.nullable and _may_be_null(field.dataType) for field in kind.fields)
+        case "array":
+            return bool(kind.containsNull) and _may_be_null(kind.elementType)
+        case "map":
+            return bool(kind.valueContainsNull) and _may_be_null(kind.valueType)
+        case _:
+            return True
+
+
 @dataclass(frozen=True)
-class Rows:
+class RowFilter:
     """Which rows of a range of offsets: of some keys, with a routing key that matches, or of a
     time. `None` is all of them. Picklable."""
 
@@ -160,8 +173,8 @@ class Rows:
 class Decoder:
     """Batches of one queue's log as a projection has them. Of one task, so not thread-safe."""
 
-    def __init__(self, queue: str, projection: Projection, rows: Rows) -> None:
-        self.position: int | None = None  # behind the last batch; known if it is asked for
+    def __init__(self, queue: str, projection: Projection, rows: RowFilter) -> None:
+        self.position: int | None = None  # after the last batch; known only after `track`
         self._queue = queue
         self._projection = projection
         self._rows = rows
@@ -313,9 +326,9 @@ def time_of(milliseconds: Any) -> Any:
 def times(milliseconds: Any) -> Any:
     """Null where there are no such microseconds."""
     bounds = pc.min_max(milliseconds).as_py()
-    if bounds["min"] is not None and (bounds["min"] < -MOST_MS or bounds["max"] > MOST_MS):
+    if bounds["min"] is not None and (bounds["min"] < -MAX_TIME_MS or bounds["max"] > MAX_TIME_MS):
         is_time = pc.and_(
-            pc.greater_equal(milliseconds, -MOST_MS), pc.less_equal(milliseconds, MOST_MS)
+            pc.greater_equal(milliseconds, -MAX_TIME_MS), pc.less_equal(milliseconds, MAX_TIME_MS)
         )
         return pc.if_else(is_time, milliseconds, None)
     return milliseconds
@@ -341,9 +354,9 @@ def texts(column: Any) -> Any:
 
 
 def routing_keys(queue: str, topic: Any) -> Any:
-    """What stands behind the queue's address in each topic."""
+    """What comes after the queue's address in each topic."""
     if pc.all(pc.equal(topic, address_of(queue)), min_count=0).as_py():
         return pa.repeat(pa.scalar("", pa.string()), len(topic))  # which is quicker
     root = f"{ROOT}/{queue}/"
-    behind = pc.utf8_slice_codeunits(topic, len(root))
-    return pc.if_else(pc.fill_null(pc.starts_with(topic, root), False), behind, "")
+    rest = pc.utf8_slice_codeunits(topic, len(root))
+    return pc.if_else(pc.fill_null(pc.starts_with(topic, root), False), rest, "")

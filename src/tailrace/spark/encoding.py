@@ -19,7 +19,7 @@ from tailrace.queue.addresses import address_of, topic_in
 from tailrace.queue.dead_letters import PREFIX as DEAD
 from tailrace.queue.message import EXPIRES, ID, STATE, TOPIC
 from tailrace.queue.topics import check_topic
-from tailrace.spark.columns import MOST_MS
+from tailrace.spark.columns import MAX_TIME_MS
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
@@ -66,9 +66,10 @@ def check_schema(schema: Any) -> list[str]:
                 f"the column {field.name!r} is unknown; a queue takes {', '.join(TAKES)}"
             )
         if kind.partition("(")[0] not in TAKES[field.name]:  # decimal(2,1)
+            advice = "; cast it" if field.name != "headers" else ""
             raise ConfigError(
                 f"the column {field.name!r} is {kind}; it has to be "
-                f"{' or '.join(TAKES[field.name])}"
+                f"{' or '.join(TAKES[field.name])}{advice}"
             )
         if field.name in names:
             raise ConfigError(f"the column {field.name!r} is there twice")
@@ -108,7 +109,7 @@ class Encoder:
         if "timestamp" in columns:
             given = _milliseconds(columns["timestamp"])
             unit = "milliseconds since 1970, or before it"
-            _check_range("timestamp", given, MOST_MS + 1, unit, begin=-MOST_MS)
+            _check_range("timestamp", given, MAX_TIME_MS + 1, unit, begin=-MAX_TIME_MS)
             made["timestamp"] = given
         return pa.RecordBatch.from_pydict(made)
 
@@ -169,14 +170,14 @@ class Encoder:
             ttl = columns["ttl"]
             if pa.types.is_decimal(ttl.type):
                 ttl = ttl.cast(pa.float64())
-            _check_range("ttl", ttl, _LONGEST_TTL_S, "seconds")
+            _check_range("ttl", ttl, _LONGEST_TTL_S, "seconds, from 0 on")
             ttl_ms = pc.multiply(ttl.cast(pa.float64()), 1000.0)
             until = pc.add(pc.round(ttl_ms).cast(pa.int64()), self._now_ms)
             never = pc.if_else(pc.equal(ttl, 0), None, until)
             found = never if found is None else pc.if_else(pc.is_null(until), found, never)
         if "expires_at" in columns:
             given = _milliseconds(columns["expires_at"])
-            _check_range("expires_at", given, 2**53, "milliseconds since 1970")
+            _check_range("expires_at", given, 2**53, "milliseconds since 1970, from 0 on")
             found = given if found is None else pc.coalesce(given, found)
         return found
 

@@ -63,8 +63,8 @@ class _Kept(Log):
 
     def __init__(self, folder: str, incarnation: str) -> None:
         self._incarnation = incarnation
-        # Before the log, so that it is none of an older folder; and while this is open no other
-        # folder has its number.
+        # Opened before the log, so that the log cannot be of an older folder than this. Its inode
+        # cannot be reused while it is open.
         self._place = OsFileSystem().open(folder)
         try:
             super().__init__(folder, read_only=True)

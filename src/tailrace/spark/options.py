@@ -9,14 +9,15 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, Final
 
 from tailrace.errors import ConfigError
 from tailrace.queue.names import check_name
 from tailrace.queue.topics import check_filter
-from tailrace.spark.columns import HEADERS_AS, Rows
-from tailrace.units import parse_milliseconds, parse_size
+from tailrace.spark.columns import HEADERS_AS, RowFilter
+from tailrace.spark.times import parse_time
+from tailrace.units import parse_size
 
 __all__ = ["SinkOptions", "SourceOptions", "Start"]
 
@@ -44,7 +45,7 @@ _SOURCE: Final = (
 )
 _SINK: Final = ("path", "queue", "topic", "txnId", "txnVersion", "checkpointLocation", "queryName")
 _SPLIT_BYTES: Final = 64 << 20
-_AT_ONCE: Final = 5_000_000
+_OFFSETS_PER_TRIGGER: Final = 5_000_000
 
 Start = str | dict[str, int]
 
@@ -60,14 +61,14 @@ class SourceOptions:
     end: Start = "latest"
     starting_ms: int | None = None
     ending_ms: int | None = None
-    most: int | None = None  # offsets in one trigger
+    max_offsets: int | None = None  # in one trigger
     min_partitions: int | None = None
     fail_on_loss: bool = True
     has_headers: bool = False
     headers_as: str = "array"
     split_bytes: int = _SPLIT_BYTES
     group: str | None = None
-    rows: Rows = field(default_factory=Rows)
+    rows: RowFilter = field(default_factory=RowFilter)
     has_archive: bool = False  # what was archived belongs to the table
     archive: str | dict[str, str] | None = None  # its folder, or those of some queues
 
@@ -80,8 +81,10 @@ class SourceOptions:
             if name in options:
                 raise ConfigError(f"{name}: a stream has no end; leave it out")
         has_archive, archive = _archive(options, queues, is_stream=is_stream)
-        starting = _time(options, "startingTimestamp")
-        ending = _time(options, "endingTimestamp")
+        starting, ending = (
+            parse_time(options[name], name) if name in options else None
+            for name in ("startingTimestamp", "endingTimestamp")
+        )
         is_exact = _truth(options, "exactTimestamps", False)
         begin = "latest" if is_stream and starting is None else "earliest"
         keys, routing = options.get("keys"), options.get("filter")
@@ -89,23 +92,26 @@ class SourceOptions:
             check_filter(routing)
         if "group" in options:
             check_name("group", options["group"])
+        start = _offsets(options, "startingOffsets", begin)
+        end = _offsets(options, "endingOffsets", "latest")
+        _check_order(start, end)
         most = _whole(options, "maxOffsetsPerTrigger")
         return cls(
             path=options["path"],
             queues=queues,
             pattern=pattern,
-            start=_offsets(options, "startingOffsets", begin),
-            end=_offsets(options, "endingOffsets", "latest"),
+            start=start,
+            end=end,
             starting_ms=starting,
             ending_ms=ending,
-            most=(_AT_ONCE if is_stream else None) if most is None else most,
+            max_offsets=(_OFFSETS_PER_TRIGGER if is_stream else None) if most is None else most,
             min_partitions=_whole(options, "minPartitions"),
             fail_on_loss=_truth(options, "failOnDataLoss", True),
-            has_headers=_truth(options, "includeHeaders", False),
+            has_headers=_has_headers(options),
             headers_as=_word(options, "headers", tuple(HEADERS_AS), "array"),
             split_bytes=_size(options, "splitBytes", _SPLIT_BYTES),
             group=options.get("group"),
-            rows=Rows(
+            rows=RowFilter(
                 None if keys is None else _keys(keys),
                 routing,
                 starting if is_exact else None,
@@ -160,6 +166,8 @@ class SinkOptions:
         version = options.get("txnVersion", "0")
         if not re.fullmatch("[0-9]{1,18}", version):
             raise ConfigError(f"txnVersion: expected a whole number from 0 on, got {version!r}")
+        if options.get("txnId") == "":
+            raise ConfigError("txnId: must not be empty")
         if "txnVersion" in options and "txnId" not in options:
             raise ConfigError("txnVersion: it counts the writes of a txnId; give that, too")
         return cls(
@@ -178,7 +186,9 @@ def _known(given: Mapping[str, str], names: tuple[str, ...], what: str) -> dict[
     for name, value in given.items():
         known = by_lower.get(name.lower())
         if known is None:
-            raise ConfigError(f"{name}: unknown option; {what} takes {', '.join(names)}")
+            close = get_close_matches(name.lower(), by_lower, n=1)
+            meant = "".join(f" (did you mean {by_lower[each]}?)" for each in close)
+            raise ConfigError(f"{name}: unknown option{meant}; {what} takes {', '.join(names)}")
         options[known] = value
     if not options.get("path"):
         raise ConfigError('path: name the folder of the store: .option("path", "data")')
@@ -263,24 +273,27 @@ def _offset(given: Any, queue: str, name: str) -> int:
     return offset
 
 
-def _time(options: Mapping[str, str], name: str) -> int | None:
-    """Milliseconds since 1970, or an ISO time."""
-    text = options.get(name)
-    if text is None:
-        return None
-    if re.fullmatch("-?[0-9]{1,15}", text):
-        return parse_milliseconds(text, name)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+def _check_order(start: Start, end: Start) -> None:
+    """Of offsets, not of words for them: nobody knows what these mean without a look."""
+    if isinstance(start, str) or isinstance(end, str):
+        return
+    for queue in start.keys() & end.keys():
+        if 0 <= end[queue] < start[queue]:
+            raise ConfigError(
+                f"startingOffsets: offset {start[queue]} of {queue!r} is above endingOffsets, "
+                f"{end[queue]}"
+            )
+
+
+def _has_headers(options: Mapping[str, str]) -> bool:
+    """Whoever says what headers are to be wants them."""
+    is_wanted = _truth(options, "includeHeaders", "headers" in options)
+    if "headers" in options and not is_wanted:
         raise ConfigError(
-            f"{name}: expected milliseconds since 1970 or a time such as 2026-01-31T12:00:00+00:00"
-            f", got {text!r}"
-        ) from None
-    if moment.tzinfo is None:
-        in_utc = f"{moment.isoformat()}Z"  # a zone behind a date alone would be taken for a time
-        raise ConfigError(f"{name}: {text!r} has no time zone; write {in_utc} for UTC")
-    return round(moment.timestamp() * 1000)
+            f"headers: {options['headers']!r} says what the column is, and includeHeaders=false "
+            "that there is none; leave out one of them"
+        )
+    return is_wanted
 
 
 def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:

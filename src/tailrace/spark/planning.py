@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tailrace.errors import ConfigError, Corrupt, OffsetOutOfRange, TailraceError
 from tailrace.log.cuts import cuts
@@ -21,19 +21,21 @@ from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.registry import Registry
 from tailrace.queue.settings import QueueSettings
-from tailrace.spark.columns import Decoder, Projection, Rows
+from tailrace.spark.columns import Decoder, Projection, RowFilter
 from tailrace.spark.kept import kept_log
 
 __all__ = [
     "DELETED",
     "IF_PASSED_OVER",
     "Place",
+    "Position",
+    "Positions",
     "Range",
     "Split",
-    "behind",
     "cut",
     "is_same",
     "lost",
+    "next_readable",
     "pack",
     "parted",
     "reachable",
@@ -41,6 +43,11 @@ __all__ = [
     "unseen",
     "went_back",
 ]
+
+# Up to which offset a queue was read, and its incarnation: `[17, "5d2f…"]`. A list, since Spark
+# keeps it as JSON. Those of all queues, by name, are what Spark calls an offset.
+Position = list[Any]
+Positions = dict[str, Position]
 
 DELETED: Final = "retention has deleted"
 IF_PASSED_OVER: Final = "With failOnDataLoss=false they are passed over"  # of what is lost
@@ -186,7 +193,7 @@ def _piece_of(part: Range, first: int, last: int) -> Range:
 
 
 def read(
-    path: str, split: Split, projection: Projection, rows: Rows, *, fail_on_loss: bool
+    path: str, split: Split, projection: Projection, rows: RowFilter, *, fail_on_loss: bool
 ) -> Iterator[object]:
     """The rows of a split, as Arrow batches; in a task."""
     place = Place(path)
@@ -208,10 +215,10 @@ def read(
                     yield from decoder.read(log, position, last)
                     break
                 except (Corrupt, OffsetOutOfRange) as error:
-                    position = behind(error, position, fail_on_loss=fail_on_loss)
+                    position = next_readable(error, position, fail_on_loss=fail_on_loss)
 
 
-def behind(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bool) -> int:
+def next_readable(error: Corrupt | OffsetOutOfRange, position: int, *, fail_on_loss: bool) -> int:
     """Where reading from `position` goes on, if rows that are lost are to be passed over."""
     if isinstance(error, Corrupt):
         if fail_on_loss or not error.next_offset or error.next_offset <= position:

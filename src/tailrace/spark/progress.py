@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tailrace.queue.store import Store
-from tailrace.spark.planning import is_same
+from tailrace.spark.planning import Positions, is_same
 
 __all__ = ["commit_progress"]
 
 
-def commit_progress(path: str, group: str, end: dict[str, list[Any]]) -> None:
-    """Note in each stream that everything below was read. What became of a queue that was deleted
-    meanwhile is not for this to tell: the next batch does."""
+def commit_progress(path: str, group: str, end: Positions) -> None:
+    """Note in each stream that everything below was read. A deleted or recreated queue is skipped;
+    the next batch raises the error."""
     with Store(path, upkeep=False) as store:
         for name, (offset, incarnation) in end.items():
             settings = store.registry.current().get(name)

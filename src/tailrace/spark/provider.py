@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 from tailrace.errors import ConfigError
 from tailrace.spark.versions import COUNTS_WITHOUT_COLUMNS
-from tailrace.spark.workers import settle
+from tailrace.spark.workers import freeze_imports
 
 if TYPE_CHECKING:
     from tailrace.spark.source import BatchReader, StreamReader
@@ -26,7 +26,7 @@ class TailraceSource(DataSource):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        settle()
+        freeze_imports()
 
     @classmethod
     def name(cls) -> str:

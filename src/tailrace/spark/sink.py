@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
 import time
 import uuid
@@ -27,7 +28,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace import hooks
-from tailrace.errors import ConfigError, Full, TailraceError
+from tailrace.errors import ConfigError, Full, NotWritten, TailraceError
 from tailrace.kernel import Record, TooLarge, encode, encode_headers
 from tailrace.kernel.arrow import Source
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
@@ -46,7 +47,7 @@ from tailrace.spark.encoding import IGNORED, Encoder, check_schema
 from tailrace.spark.options import SinkOptions
 from tailrace.spark.planning import Place, unseen
 from tailrace.spark.versions import HAS_ARROW_STREAMS, StreamArrowWriter
-from tailrace.spark.workers import settle
+from tailrace.spark.workers import freeze_imports
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
@@ -109,7 +110,7 @@ class _Writer:
     # --- in a task --------------------------------------------------------------------------
 
     def _stage(self, batches: Iterator[pa.RecordBatch], transaction: Transaction) -> Staged:
-        settle()
+        freeze_imports()
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         place = Place(self._options.path)
@@ -148,7 +149,7 @@ class _Writer:
     # --- in the driver ----------------------------------------------------------------------
 
     def _publish(self, messages: list[Any]) -> None:
-        settle()
+        freeze_imports()
         staged = sorted(
             (each for each in messages if isinstance(each, Staged)),
             key=lambda each: each.partition,
@@ -257,7 +258,16 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         return self._stage(iterator, self._transaction)
 
     def commit(self, messages: list[Any]) -> None:
-        self._publish(messages)
+        try:
+            self._publish(messages)
+        except NotWritten as error:
+            last = re.search(r"is below the last one, (\d+),", str(error))
+            if last is None or self._options.txn is None:
+                raise
+            raise NotWritten(
+                f"txnVersion {self._options.version} of txnId {self._options.txn!r} is below "
+                f"{last[1]}, which is already written: use a higher one"
+            ) from None
         self._clear_up(messages, is_done=True)
 
     def abort(self, messages: list[Any]) -> None:

@@ -9,8 +9,11 @@ files are opened where they are read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
@@ -21,10 +24,12 @@ from tailrace.spark.columns import Projection
 from tailrace.spark.options import SourceOptions, Start
 from tailrace.spark.planning import (
     Place,
+    Position,
+    Positions,
     Range,
     Split,
-    behind,
     cut,
+    next_readable,
     pack,
     parted,
     reachable,
@@ -33,7 +38,7 @@ from tailrace.spark.planning import (
 )
 from tailrace.spark.provider import TailraceSource
 from tailrace.spark.versions import LIMITS
-from tailrace.spark.workers import answer_at_once, settle
+from tailrace.spark.workers import confirm_quickly, freeze_imports
 
 if TYPE_CHECKING:
     from tailrace.spark.lake.together import Whole
@@ -52,6 +57,14 @@ class _Part(InputPartition):
         self.value = split
 
 
+class _Wanted(NamedTuple):
+    """Offsets `first <= o < last` of a queue."""
+
+    queue: QueueSettings
+    first: int
+    last: int
+
+
 class _Reader:
     """What both readers do."""
 
@@ -63,13 +76,23 @@ class _Reader:
         there = place.queues()
         return {name: there[name] for name in self._options.chosen(there)}
 
-    def _splits(self, place: Place, wanted: Mapping[str, tuple[QueueSettings, int, int]]) -> Any:
+    def _splits(
+        self, place: Place, wanted: list[_Wanted], wholes: Mapping[str, Whole]
+    ) -> list[InputPartition]:
+        """Smaller and smaller ones, until there are as many as are asked for."""
         options = self._options
         split_bytes = options.split_bytes
+        least = options.min_partitions or 1
         while True:
-            ranges = list(self._ranges(place, wanted, split_bytes))
+            ranges = [
+                part
+                for each in wanted
+                if each.first < each.last
+                for part in self._ranges(place, each, wholes.get(each.queue.name), split_bytes)
+            ]
+            if not ranges:
+                return []
             splits = pack(iter(ranges), split_bytes)
-            least = options.min_partitions or 1
             if len(splits) >= least:
                 return [_Part(split) for split in splits]
             if split_bytes <= _LEAST_BYTES:
@@ -78,26 +101,13 @@ class _Reader:
             split_bytes = min(split_bytes // 2, max(total // least, _LEAST_BYTES))
 
     def _ranges(
-        self,
-        place: Place,
-        wanted: Mapping[str, tuple[QueueSettings, int, int]],
-        split_bytes: int,
-    ) -> Iterator[Range]:
-        for queue, first, last in wanted.values():
-            with place.log(queue.name, queue.incarnation) as log:
-                whole = self._whole(place, queue, log)
-                if whole is not None:
-                    yield from whole.ranges(first, last, split_bytes)
-                elif log is not None:
-                    yield from self._cut(log, queue, first, last, split_bytes)
-
-    def _whole(self, place: Place, queue: QueueSettings, log: Log | None) -> Whole | None:
-        """With its archive, if that is wanted."""
-        if not self._options.has_archive:
-            return None
-        from tailrace.spark.lake import together
-
-        return together.find_whole(place, queue, self._options, log)
+        self, place: Place, wanted: _Wanted, whole: Whole | None, split_bytes: int
+    ) -> list[Range]:
+        queue, first, last = wanted
+        if whole is not None:
+            return list(whole.ranges(first, last, split_bytes))
+        with place.log(queue.name, queue.incarnation) as log:
+            return [] if log is None else self._cut(log, queue, first, last, split_bytes)
 
     def _cut(
         self, log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int
@@ -110,7 +120,7 @@ class _Reader:
             except OffsetOutOfRange as error:
                 if error.low <= first:  # the log ends before it: it went back
                     raise
-                first = behind(error, first, fail_on_loss=self._options.fail_on_loss)
+                first = next_readable(error, first, fail_on_loss=self._options.fail_on_loss)
             except FileNotFoundError:  # deleted just now: look again
                 if log.start_offset <= first:
                     raise
@@ -118,7 +128,7 @@ class _Reader:
 
     def read(self, partition: Any) -> Iterator[Any]:
         """In a task."""
-        settle()
+        freeze_imports()
         if isinstance(partition, _Part):  # an empty table is one partition of nothing
             options = self._options
             yield from read(
@@ -128,30 +138,52 @@ class _Reader:
                 options.rows,
                 fail_on_loss=options.fail_on_loss,
             )
-        answer_at_once()
+        confirm_quickly()
 
 
 class BatchReader(_Reader, DataSourceReader):
     """`spark.read`."""
 
-    def partitions(self) -> Any:
-        settle()
+    def partitions(self) -> list[InputPartition]:
+        freeze_imports()
         place = Place(self._options.path)
         chosen = self._chosen(place)
         self._options.check_offsets(chosen)
-        wanted = {name: (queue, *self._bounds(place, queue)) for name, queue in chosen.items()}
-        return self._splits(place, wanted)
+        with contextlib.ExitStack() as stack:
+            wholes = self._wholes(stack, place, chosen.values())
+            wanted = [
+                self._bounds(place, queue, wholes.get(queue.name)) for queue in chosen.values()
+            ]
+            return self._splits(place, wanted, wholes)
 
-    def _bounds(self, place: Place, queue: QueueSettings) -> tuple[int, int]:
+    def _wholes(
+        self, stack: contextlib.ExitStack, place: Place, queues: Iterable[QueueSettings]
+    ) -> dict[str, Whole]:
+        """Queues with their archives, if those are wanted. Found once for a plan, as their
+        manifests are read for that; their logs are open as long."""
+        found: dict[str, Whole] = {}
+        if self._options.has_archive:
+            from tailrace.spark.lake import together
+
+            for queue in queues:
+                log = stack.enter_context(place.log(queue.name, queue.incarnation))
+                whole = together.find_whole(place, queue, self._options, log)
+                if whole is not None:
+                    found[queue.name] = whole
+        return found
+
+    def _bounds(self, place: Place, queue: QueueSettings, whole: Whole | None) -> _Wanted:
+        if whole is not None:
+            return _Wanted(queue, *self._offsets(whole, queue.name))
+        with place.log(queue.name, queue.incarnation) as log:
+            return _Wanted(queue, *((0, 0) if log is None else self._offsets(log, queue.name)))
+
+    def _offsets(self, log: Bounded, name: str) -> tuple[int, int]:
         options = self._options
-        with place.log(queue.name, queue.incarnation) as found:
-            log: Bounded | None = self._whole(place, queue, found) or found
-            if log is None:
-                return 0, 0
-            last = offset_of(log, queue.name, options.end, None, "endingOffsets")
-            if options.ending_ms is not None:
-                last = min(last, log.offset_at(options.ending_ms))
-            return first_of(log, queue.name, options), last
+        last = offset_of(log, name, options.end, "latest", "endingOffsets")
+        if options.ending_ms is not None:
+            last = min(last, log.offset_at(options.ending_ms))
+        return first_of(log, name, options), last
 
 
 class Bounded(Protocol):
@@ -166,29 +198,25 @@ class Bounded(Protocol):
     def offset_at(self, timestamp: int, /) -> int: ...
 
 
-def offset_of(log: Bounded, name: str, given: Start, at_ms: int | None, option: str) -> int:
-    """The offset that an option means. Of a queue that it does not name: all of it."""
-    if at_ms is not None:
-        return log.offset_at(at_ms)
-    word = given if isinstance(given, str) else None
-    if isinstance(given, dict):
-        offset = given.get(name)
-        if offset is None:
-            word = "earliest" if option == "startingOffsets" else "latest"
-        elif offset >= 0:
+def offset_of(log: Bounded, name: str, given: Start, default: str, option: str) -> int:
+    """The offset that an option means; of a queue that it does not name, the `default`, which is a
+    word."""
+    word = given if isinstance(given, str) else default
+    if isinstance(given, dict) and name in given:
+        offset = given[name]
+        if offset >= 0:
             if offset > log.end_offset:
                 raise ConfigError(
-                    f"{option}: offset {offset} of {name!r} is behind its end, {log.end_offset}"
+                    f"{option}: offset {offset} of {name!r} is beyond its end, {log.end_offset}"
                 )
             return offset
-        else:
-            word = "earliest" if offset == -2 else "latest"
+        word = "earliest" if offset == -2 else "latest"
     return log.start_offset if word == "earliest" else log.end_offset
 
 
 def first_of(log: Bounded, name: str, options: SourceOptions) -> int:
     """Where reading begins: an offset and a time both hold."""
-    first = offset_of(log, name, options.start, None, "startingOffsets")
+    first = offset_of(log, name, options.start, "earliest", "startingOffsets")
     return first if options.starting_ms is None else max(first, log.offset_at(options.starting_ms))
 
 
@@ -198,8 +226,8 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
 
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         super().__init__(options, projection)
-        self._target: dict[str, list[Any]] | None = None  # of Trigger.AvailableNow
-        self._noted: dict[str, list[Any]] | None = None  # as the progress of the group
+        self._target: Positions | None = None  # of Trigger.AvailableNow
+        self._noted: Positions | None = None  # as the progress of the group
 
     def _chosen(self, place: Place) -> dict[str, QueueSettings]:
         found = super()._chosen(place)
@@ -211,33 +239,32 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
                 )
         return found
 
-    def initialOffset(self) -> dict[str, list[Any]]:  # noqa: N802
+    def initialOffset(self) -> Positions:  # noqa: N802
         options = self._options
         place = Place(options.path)
-        found = {}
         chosen = self._chosen(place)
         options.check_offsets(chosen)
-        for name, queue in chosen.items():
-            with place.log(name, queue.incarnation) as log:
-                offset = 0 if log is None else first_of(log, name, options)
-            found[name] = [offset, queue.incarnation]
+        found = {
+            name: _position(place, queue, partial(first_of, name=name, options=options))
+            for name, queue in chosen.items()
+        }
         self._noted = found  # nothing is done yet
         return found
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         assert LIMITS is not None  # who has none does not ask
-        most = self._options.most
+        most = self._options.max_offsets
         return LIMITS.ReadAllAvailable() if most is None else LIMITS.ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._ends()
 
-    def reportLatestOffset(self) -> dict[str, list[Any]]:  # noqa: N802
+    def reportLatestOffset(self) -> Positions:  # noqa: N802
         return self._ends()
 
     def latestOffset(  # noqa: N802
-        self, start: dict[str, list[Any]] | None = None, limit: Any = None
-    ) -> dict[str, list[Any]]:
+        self, start: Positions | None = None, limit: Any = None
+    ) -> Positions:
         ends = self._ends() if self._target is None else self._target
         if start is None:
             return ends
@@ -246,12 +273,11 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
         most = getattr(limit, "max_rows", None)
         return limited({**self._begins(ends.keys() - start.keys()), **start}, ends, most)
 
-    def _still_read(
-        self, start: dict[str, list[Any]], ends: dict[str, list[Any]]
-    ) -> dict[str, list[Any]]:
+    def _still_read(self, start: Positions, ends: Positions) -> Positions:
         """Of where a query is, what there is to go on from: queues may have been deleted, or left
         out of the query, and logs may be older than they were."""
-        options, found = self._options, {}
+        options = self._options
+        found: Positions = {}
         for name, (first, incarnation) in start.items():
             if name in ends:
                 end, now = ends[name]
@@ -264,28 +290,21 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
             found[name] = [first, incarnation]
         return found
 
-    def _begins(self, names: Collection[str]) -> dict[str, list[Any]]:
+    def _begins(self, names: Collection[str]) -> Positions:
         """Of queues that were made since: all of what they have is new."""
         place = Place(self._options.path)
-        found = {}
-        for name, queue in self._chosen(place).items() if names else ():
-            if name in names:
-                with place.log(name, queue.incarnation) as log:
-                    found[name] = [0 if log is None else log.start_offset, queue.incarnation]
-        return found
+        chosen = self._chosen(place) if names else {}
+        return {name: _position(place, chosen[name], _start) for name in chosen if name in names}
 
-    def _ends(self) -> dict[str, list[Any]]:
+    def _ends(self) -> Positions:
         place = Place(self._options.path)
-        found = {}
-        for name, queue in self._chosen(place).items():
-            with place.log(name, queue.incarnation) as log:
-                found[name] = [0 if log is None else log.end_offset, queue.incarnation]
-        return found
+        chosen = self._chosen(place)
+        return {name: _position(place, queue, _end) for name, queue in chosen.items()}
 
-    def partitions(self, start: dict[str, list[Any]], end: dict[str, list[Any]]) -> Any:
+    def partitions(self, start: Positions, end: Positions) -> list[InputPartition]:
         place = Place(self._options.path)
         there = place.queues()
-        wanted = {}
+        wanted = []
         for name, (last, incarnation) in end.items():
             if not self._options.reads(name):
                 continue
@@ -295,19 +314,18 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
             first, known = start.get(name, (None, incarnation))
             place.check_same(name, known)
             if first is None:  # it was made since, so all of it is new
-                with place.log(name, incarnation) as log:
-                    first = 0 if log is None else log.start_offset
-            if first > last and self._options.fail_on_loss:  # before 4.2 nobody has looked yet
+                first, _ = _position(place, there[name], _start)
+            elif first > last and self._options.fail_on_loss:  # before 4.2 nobody has looked yet
                 raise went_back(name, place.folder(name), first, last)
-            wanted[name] = there[name], first, last
-        return self._splits(place, wanted)
+            wanted.append(_Wanted(there[name], first, last))
+        return self._splits(place, wanted, {})  # a stream has no archive
 
-    def commit(self, end: dict[str, list[Any]]) -> None:
+    def commit(self, end: Positions) -> None:
         """Spark has done with everything below. It tells so when the next batch begins, and not of
         the last one; from 4.2 on `latestOffset` knows it earlier."""
         self._note(end)
 
-    def _note(self, done: dict[str, list[Any]]) -> None:
+    def _note(self, done: Positions) -> None:
         if self._options.group is not None and done != self._noted:
             from tailrace.spark.progress import commit_progress
 
@@ -317,9 +335,17 @@ class StreamReader(_Reader, DataSourceStreamReader, _InSteps):  # type: ignore[m
     def stop(self) -> None: ...
 
 
-def limited(
-    start: dict[str, list[Any]], ends: dict[str, list[Any]], most: int | None
-) -> dict[str, list[Any]]:
+_start: Callable[[Log], int] = attrgetter("start_offset")
+_end: Callable[[Log], int] = attrgetter("end_offset")
+
+
+def _position(place: Place, queue: QueueSettings, find: Callable[[Log], int]) -> Position:
+    """What is found in a queue's log; 0 if nobody has used it yet."""
+    with place.log(queue.name, queue.incarnation) as log:
+        return [0 if log is None else find(log), queue.incarnation]
+
+
+def limited(start: Positions, ends: Positions, most: int | None) -> Positions:
     """As far as a trigger may go: each queue gets its share of so many offsets. Never back."""
     left = {
         name: max(end - (start[name][0] if name in start else 0), 0)

@@ -23,5 +23,6 @@ StreamArrowWriter: Any = getattr(
     datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
 )
 
-# Before 4.1 batches without columns count as no rows. That came with the other, and has no name.
+# Before 4.1 batches without columns count as no rows. It was fixed in the same release as the
+# above: there is nothing else to test for.
 COUNTS_WITHOUT_COLUMNS = HAS_ARROW_STREAMS

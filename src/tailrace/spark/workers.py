@@ -10,10 +10,10 @@ import stat
 import sys
 from typing import Final
 
-__all__ = ["answer_at_once", "is_worker", "settle"]
+__all__ = ["confirm_quickly", "freeze_imports", "is_worker"]
 
 _TIMES: Final = 2
-_settled = 0
+_frozen = 0
 
 
 def is_worker() -> bool:
@@ -23,7 +23,7 @@ def is_worker() -> bool:
     return main is not None and main.name.startswith("pyspark.")
 
 
-def settle() -> None:
+def freeze_imports() -> None:
     """Have the garbage collector pass over what is there by now, in a worker.
 
     Between two tasks Spark collects garbage: without this, each time by a walk over everything that
@@ -31,13 +31,13 @@ def settle() -> None:
     some megabytes. Twice in a process, because the first task imports half of it; so what is
     garbage at these moments is all that is never freed.
     """
-    global _settled
-    if _settled < _TIMES and is_worker():
+    global _frozen
+    if _frozen < _TIMES and is_worker():
         gc.freeze()
-        _settled += 1
+        _frozen += 1
 
 
-def answer_at_once() -> None:
+def confirm_quickly() -> None:
     """Have the system confirm at once what Spark sends next; for the end of a task, in a worker.
 
     Spark begins a task by two messages. Its system holds the second one back until the first is

@@ -145,6 +145,25 @@ def test_splits_of_a_file(tmp_path: Path) -> None:
     assert [row["offset"] for row in in_order(found)] == list(range(2_000))
 
 
+def test_a_plan_reads_the_manifest_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is made anew, to have as many tasks as are asked for."""
+    path, folder = tmp_path / "store", tmp_path / "archive"
+    publish(path, random.Random(1), 30)
+    archived(path, folder, [0, 20], delete=10)
+    loaded = []
+    load = Manifest.load
+
+    def counting(*given: Any) -> Manifest:
+        loaded.append(given)
+        return load(*given)
+
+    monkeypatch.setattr(Manifest, "load", counting)
+    options = {"includeArchive": "true", "archive": str(folder), "minPartitions": "25"}
+    reader = source(path, queue=QUEUE, **options).reader(schema("offset"))
+    assert len(reader.partitions()) >= 25
+    assert len(loaded) == 1
+
+
 def test_what_is_in_neither_is_lost(tmp_path: Path) -> None:
     path, folder = tmp_path / "store", tmp_path / "archive"
     fill(path, QUEUE, 100)

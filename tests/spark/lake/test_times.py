@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is missing: tailrace[arrow]")
 
 from tailrace import Record, Store, Stream
 from tailrace.log.fs import OsFileSystem
-from tailrace.spark.columns import MOST_MS
+from tailrace.spark.columns import MAX_TIME_MS
 from tailrace.spark.lake import restore as restoring
 from tailrace.spark.lake.manifest import Manifest, Origin, Writing
 from tailrace.spark.lake.reading import first_at
@@ -23,7 +23,8 @@ from tests.spark.lake.support import SMALL, T0, datasets, fill, open_store, parq
 FS = OsFileSystem()
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 # Good ones, as nanoseconds, and as far as numbers and microseconds go.
-STRANGE = [T0, T0 * 10**6, LEAST, MOST, -MOST_MS, MOST_MS, -MOST_MS - 1, MOST_MS + 1, -1, 0]
+BOUNDS = [-MAX_TIME_MS, MAX_TIME_MS, -MAX_TIME_MS - 1, MAX_TIME_MS + 1]
+STRANGE = [T0, T0 * 10**6, LEAST, MOST, *BOUNDS, -1, 0]
 NAMES = ["offset", "timestamp", "key", "value", "headers"]
 
 
@@ -84,7 +85,7 @@ def test_files_say_what_the_number_is_and_have_no_time_that_is_none(tmp_path: Pa
     rows = datasets.dataset(str(lake)).to_table().sort_by("offset").slice(0, len(STRANGE))
     assert rows.column("timestamp_ms").to_pylist() == STRANGE
     numbers = rows.column("timestamp").cast("int64").to_pylist()
-    assert numbers == [each if abs(each) <= MOST_MS else None for each in STRANGE]
+    assert numbers == [each if abs(each) <= MAX_TIME_MS else None for each in STRANGE]
 
 
 @pytest.mark.parametrize("by", ["", "date"])

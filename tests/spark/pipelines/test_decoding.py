@@ -199,7 +199,7 @@ def test_json_with_more_behind_it(spark: Any, place: Place) -> None:
     place.run(spark, place.define(format="json", schema="id long", sql=sql))
     assert place.values("out") == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
     assert place.reasons("events") == {
-        each: f"there is more behind the JSON object: '{each.decode()}'" for each in bad
+        each: f"there is more after the JSON object: '{each.decode()}'" for each in bad
     }
 
 

@@ -204,7 +204,7 @@ def _torn(survey: LogSurvey, held: bool) -> Iterator[Finding]:
         yield _note(_file_name(cut.base), message, cut.keep)
     if survey.salvage is not None:
         message = (
-            "how much of it was durable is not known, and an open would cut off everything behind "
+            "how much of it was durable is not known, and an open would cut off everything after "
             "the first damage; run 'tailrace recover --apply' before that"
         )
         yield _problem(_file_name(survey.salvage.base), message)
@@ -268,7 +268,7 @@ def _disagreements(fs: FileSystem, survey: LogSurvey, held: bool) -> Iterator[Fi
     if fault is not None:
         yield _problem(os.path.join(FOLDER, "watermark"), fault)
     if survey.diagnosis.start_offset > end:
-        message = f"the log starts at {survey.diagnosis.start_offset}, behind its end"
+        message = f"the log starts at {survey.diagnosis.start_offset}, beyond its end"
         yield _note(os.path.join(FOLDER, "start"), message)
     if read_document(fs, side_path(folder, "clean")) and not survey.diagnosis.clean:
         then = "that is being written" if held else "the next open scans that"
@@ -277,7 +277,7 @@ def _disagreements(fs: FileSystem, survey: LogSurvey, held: bool) -> Iterator[Fi
     document = read_document(fs, side_path(folder, "producers")) or {}
     counted = document.get("next_offset")
     if isinstance(counted, int) and counted > end:
-        message = f"counts up to offset {counted}, behind the log's end; it is not used"
+        message = f"counts up to offset {counted}, beyond the log's end; it is not used"
         yield _note(os.path.join(FOLDER, "producers"), message)
 
 

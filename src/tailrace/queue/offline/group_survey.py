@@ -253,7 +253,7 @@ class GroupSurvey:
             message = "the group was deleted, by somebody who ended before its folder was gone"
             self.add("problem", NAME, f"{message}: remove the folder", line.position)
         elif behind:
-            message = f"it ends here; {counted(len(behind), 'line')} behind that count for nobody"
+            message = f"it ends here; {counted(len(behind), 'line')} after that count for nobody"
             self.add("problem", NAME, message, line.position)
         else:
             message = "it was about to be replaced; the next open does that"

@@ -209,9 +209,9 @@ def _plain_errors() -> Iterator[None]:
 
 def _task(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
     """In a process of Spark's."""
-    from tailrace.spark.workers import settle
+    from tailrace.spark.workers import freeze_imports
 
-    settle()
+    freeze_imports()
     return [work(item) for item in items]
 
 

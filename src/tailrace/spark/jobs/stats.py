@@ -22,7 +22,7 @@ import pyarrow.compute
 
 from tailrace.queue.looking import Look, records
 from tailrace.queue.stats import GroupStats, queue_stats
-from tailrace.spark.columns import COLUMNS, MOST_MS, Projection, Rows
+from tailrace.spark.columns import COLUMNS, MAX_TIME_MS, Projection, RowFilter
 from tailrace.spark.jobs.figures import Distribution, Figures
 from tailrace.spark.jobs.running import PIECE_BYTES, Means, Running
 from tailrace.spark.planning import Place, Split, cut, pack, read
@@ -144,7 +144,7 @@ class QueueFigures:
 class _Task:
     path: str
     split: Split
-    rows: Rows
+    rows: RowFilter
     behind: tuple[tuple[str, int], ...]
 
     @property
@@ -182,7 +182,7 @@ def count_queue(
                 total = sum(piece.size for piece in cut(log, settings, first, last, 1 << 40))
                 share = max(split_bytes, total // _MOST_SPLITS)
                 splits = pack(cut(log, settings, first, last, share), share)
-    rows = Rows(since_ms=since_ms, until_ms=until_ms)
+    rows = RowFilter(since_ms=since_ms, until_ms=until_ms)
     tasks = [_Task(path, split, rows, behind) for split in splits]
     running = Running(means, sum(task.size for task in tasks))
     figures = Figures(behind)
@@ -209,7 +209,7 @@ def _count(task: _Task) -> Figures:
 
 def _moments(timestamps: Any) -> Any:
     """In milliseconds. Those that are too far away for Spark are as far as it goes."""
-    return pc.fill_null(pc.divide(timestamps.cast(pa.int64()), 1_000), MOST_MS)
+    return pc.fill_null(pc.divide(timestamps.cast(pa.int64()), 1_000), MAX_TIME_MS)
 
 
 def _fill(report: QueueFigures, figures: Figures, top: int) -> None:

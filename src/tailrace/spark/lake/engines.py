@@ -139,10 +139,10 @@ def _do(what: tuple[Task, Piece]) -> _Done:
     """In a task. What retention was faster to delete is no error there: the driver plans anew. A
     disk that is full is none, either: it is as full for a second try, and who called says where."""
     from tailrace.spark.planning import Place
-    from tailrace.spark.workers import settle
+    from tailrace.spark.workers import freeze_imports
 
     task, piece = what
-    settle()
+    freeze_imports()
     place, origin = Place(task.store), task.origin
     place.check_same(origin.queue, origin.incarnation)
     with place.log(origin.queue, origin.incarnation) as log:

@@ -21,11 +21,11 @@ from tailrace.errors import ConfigError, Corrupt, OffsetOutOfRange
 from tailrace.log.fs import OsFileSystem
 from tailrace.queue.archived import archive_folder
 from tailrace.queue.settings import QueueSettings
-from tailrace.spark.columns import OURS, Decoder, Projection, Rows, time_of
+from tailrace.spark.columns import OURS, Decoder, Projection, RowFilter, time_of
 from tailrace.spark.lake.manifest import Manifest
 from tailrace.spark.lake.reading import first_at, read_file, within
 from tailrace.spark.lake.verify import is_of
-from tailrace.spark.planning import Place, Range, behind, cut, lost, reachable, unseen
+from tailrace.spark.planning import Place, Range, cut, lost, next_readable, reachable, unseen
 
 if TYPE_CHECKING:
     from tailrace.log.log import Log
@@ -184,7 +184,7 @@ class Whole:
 
 
 def read(
-    place: Place, part: Range, projection: Projection, rows: Rows, *, fail_on_loss: bool
+    place: Place, part: Range, projection: Projection, rows: RowFilter, *, fail_on_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, of the log or of a file of the archive."""
     archived = _Archived(part.queue, projection, rows)
@@ -204,13 +204,13 @@ def read(
                 yield from decoder.read(log, position, last)
                 return
             except Corrupt as error:
-                position = behind(error, decoder.position or 0, fail_on_loss=fail_on_loss)
+                position = next_readable(error, decoder.position or 0, fail_on_loss=fail_on_loss)
             except OffsetOutOfRange as error:
                 position = decoder.position or 0
                 manifest = Manifest.load(_FS, part.archive)
                 upto = min(manifest.reaches(position), last, max(error.low, position))
                 if upto == position:
-                    position = behind(error, position, fail_on_loss=fail_on_loss)
+                    position = next_readable(error, position, fail_on_loss=fail_on_loss)
                     continue
                 for step in manifest.within(position, upto):
                     wanted = part._replace(first=position, last=upto)
@@ -232,7 +232,7 @@ def _of_file(
 class _Archived(Decoder):
     """Makes the same of rows of an archive as of those of a log."""
 
-    def __init__(self, queue: str, projection: Projection, rows: Rows) -> None:
+    def __init__(self, queue: str, projection: Projection, rows: RowFilter) -> None:
         super().__init__(queue, projection, rows)
         wanted = {*projection.names, *rows.needs}
         self._needed = ["offset", *(_MADE_OF[name] for name in _MADE_OF if name in wanted)]

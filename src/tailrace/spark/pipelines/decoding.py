@@ -264,7 +264,7 @@ def _reason_json(given: Input, schema: StructType) -> Column:
         f.concat(f.lit("it is not a JSON object: "), _quote(_text())),
     )
     reason = reason.when(
-        _has_more(), f.concat(f.lit("there is more behind the JSON object: "), _quote(_text()))
+        _has_more(), f.concat(f.lit("there is more after the JSON object: "), _quote(_text()))
     )
     for field in schema.fields:
         alone = _from_json(_text(), {field.name: field.dataType})

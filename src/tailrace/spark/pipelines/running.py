@@ -28,7 +28,6 @@ from tailrace.spark.pipelines.status import Status, read_status, written_in
 from tailrace.spark.pipelines.targets import check_places
 from tailrace.spark.planning import DELETED, IF_PASSED_OVER, Place
 from tailrace.spark.session import is_static
-from tailrace.spark.source import offset_of
 from tailrace.spark.statements import describe
 
 if TYPE_CHECKING:
@@ -165,11 +164,11 @@ class Run:
                         found[name] = given.start
                     elif log is None:
                         found[name] = 0
+                    elif isinstance(given.start, datetime):
+                        found[name] = log.offset_at(round(given.start.timestamp() * 1000))
                     else:
-                        at = given.start
-                        at_ms = round(at.timestamp() * 1000) if isinstance(at, datetime) else None
-                        word = "earliest" if at == "first" else "latest"
-                        found[name] = offset_of(log, queue.name, word, at_ms, "startingOffsets")
+                        is_first = given.start == "first"
+                        found[name] = log.start_offset if is_first else log.end_offset
         return found
 
     def _letters(self, name: str, place: Place) -> str:
