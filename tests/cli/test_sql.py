@@ -297,7 +297,9 @@ def test_tables(ran: dict[str, Done]) -> None:
     assert done.err == ""
     limited = ran["limited"]
     assert limited.out.split() == ["offset", "0", "1"]
-    assert "2 rows are shown, and there are more" in limited.err
+    assert limited.err == (
+        "showing the first 2 rows; --limit N shows more, --output csv or json shows all\n"
+    )
     assert "bigint" in ran["describe"].out
 
 

@@ -148,6 +148,7 @@ def sql(
 
 def _write(found: DataFrame, wanted: str, folder: str | None, limit: int | None) -> None:
     from tailrace.cli import sql_output
+    from tailrace.cli.sql_table import print_rows
 
     if not found.columns:  # a command that has nothing to say
         return
@@ -158,10 +159,11 @@ def _write(found: DataFrame, wanted: str, folder: str | None, limit: int | None)
     elif wanted == "table":
         shown = limit or _SHOWN
         first: list[Any] = sql_output.with_told_times(found.limit(shown + 1)).collect()
-        sql_output.print_rows(found.schema, first[:shown])
+        print_rows(found.schema, first[:shown])
         if len(first) > shown:
-            more = "there are more: --limit shows them, --output csv or json all"
-            click.echo(f"{shown} rows are shown, and {more}", err=True)
+            rows = "row" if shown == 1 else f"{shown:,} rows"
+            more = "--limit N shows more, --output csv or json shows all"
+            click.echo(f"showing the first {rows}; {more}", err=True)
     else:
         found = found if limit is None else found.limit(limit)
         write = sql_output.write_csv if wanted == "csv" else sql_output.write_json
