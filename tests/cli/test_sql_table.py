@@ -86,6 +86,13 @@ def test_one_row_is_written_line_by_line(width: int, headers: bool) -> None:
     assert "expires_at:" in found.lines
 
 
+def test_what_is_computed_goes_before_what_a_queue_repeats() -> None:
+    kind = t.StructType([*schema().fields, t.StructField("n", t.LongType())])
+    given = [(*row, 7) for row in rows(20, headers=True)]
+    found = lay_out(kind, given, os.terminal_size((90, 24)))
+    assert found.lines[0].split() == ["key", "value", "offset", "timestamp", "n"]
+
+
 def test_a_long_value_does_not_fill_the_terminal() -> None:
     kind = t.StructType([t.StructField(f"c{n}", t.StringType()) for n in range(20)])
     found = lay_out(kind, [("x" * 10_000, *["y" * 30] * 19)], os.terminal_size((40, 50)))

@@ -29,10 +29,12 @@ _MOST: Final = 40  # of one, while others are short of room
 _LONGEST_NAME: Final = 16
 _LINES: Final = 4  # of a long value that has them for itself
 _NAMED: Final = 6  # columns that the note names
-# What a queue is about. Its other columns are mostly the same in every row.
-_FIRST: Final = {"key": 0, "value": 0, "offset": 0, "timestamp": 1}
+# What a queue is about. Others of its columns are mostly the same in every row.
+_RANKS: Final = {"key": 0, "value": 0, "offset": 0, "timestamp": 1} | dict.fromkeys(
+    ("topic", "partition", "timestampType", "queue", "routing_key", "message_id", "expires_at"), 3
+)
 _OTHERS: Final = 2
-_LAST: Final = 3
+_LAST: Final = 4
 # What Spark says in one cell that is a text of many lines: a plan, a statement.
 _TEXTS: Final = ("plan", "createtab_stmt")
 
@@ -112,9 +114,9 @@ class _Column:
     @cached_property
     def rank(self) -> int:
         """The lower, the longer it is kept."""
-        if self.name in _FIRST:
-            return _FIRST[self.name]
-        return _LAST if self.is_nested or not any(self.cells) else _OTHERS
+        rank = _RANKS.get(self.name, _OTHERS)
+        is_bare = self.is_nested or not any(self.cells)
+        return _LAST if rank >= _OTHERS and is_bare else rank
 
 
 def _columns(schema: Any, rows: Sequence[Any]) -> list[_Column]:
