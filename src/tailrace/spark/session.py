@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from tailrace.errors import TailraceError
 from tailrace.spark.interpreter import script_in
+from tailrace.spark.masters import check_reachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +84,7 @@ def local_session(
     builder = SparkSession.builder
     if SparkContext._gateway is not None:
         return builder.config(map=settings).getOrCreate()
+    check_reachable(settings["spark.master"])
     with _python(script_in(_folder_until_exit()) if is_local else None, settings):
         _start_jvm(settings, purpose)
         settings |= {name: value for name, value in (of_sql or {}).items() if is_static(name)}
