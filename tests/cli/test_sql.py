@@ -446,6 +446,26 @@ def test_it_is_interrupted(shell: Shell) -> None:
     assert [path.name for path in shell.folder.iterdir()] == ["data"]
 
 
+def test_it_is_terminated(shell: Shell) -> None:
+    """Nothing stays behind, of what it writes nor of Spark's own."""
+    with tailrace.open(shell.store) as store:
+        store.queue("orders")
+    temporary = shell.folder / "tmp"
+    temporary.mkdir()
+    shell.environment["TMPDIR"] = str(temporary)
+    job = "SELECT id FROM range(0, 1000000000000, 1, 2) WHERE id % 7 > 6"
+    with shell.started("sql", job, "--output", "parquet:new") as working:
+        until = time.monotonic() + 60
+        while not list(shell.folder.glob("new.*.tmp/_temporary")):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        working.send_signal(signal.SIGTERM)
+        _, err = working.communicate(timeout=60)
+        assert (working.returncode, err) == (143, "tailrace: terminated\n")
+    assert {path.name for path in shell.folder.iterdir()} == {"data", "tmp"}
+    assert not list(temporary.glob("tailrace-*"))
+
+
 def test_it_is_interrupted_while_spark_starts(shell: Shell) -> None:
     """No JVM stays behind."""
     with tailrace.open(shell.store) as store:
@@ -513,6 +533,16 @@ def test_without_java(shell: Shell) -> None:
     done = shell("sql", "SELECT 1", JAVA_HOME=str(shell.folder))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
+
+
+def test_a_master_that_cannot_be_reached(shell: Shell) -> None:
+    """It is told before Spark starts, which would try for a minute."""
+    with tailrace.open(shell.store) as store:
+        store.queue("orders")
+    for given in (["--master", "spark://127.0.0.1:1"], ["--conf", "spark.master=spark://[::1]:1"]):
+        said = shell.refused("sql", "SELECT 1", *given)
+        assert said.startswith("no Spark master can be reached (")
+        assert ":1: " in said
 
 
 def test_where_no_folder_can_be_made(shell: Shell) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from tailrace.cli.signals import Terminated
 from tailrace.errors import TailraceError
 
 __all__ = ["FAILED", "LazyGroup", "forget_stdout", "one_line"]
@@ -89,8 +90,9 @@ def _ending_in_one_line() -> Iterator[None]:
     """Every error becomes a line and an exit code, before click has words of its own for it."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        code = error.code if isinstance(error, Terminated) else _INTERRUPTED
+        raise click.exceptions.Exit(code) from None
     except BrokenPipeError:
         forget_stdout()
         raise click.exceptions.Exit(_BROKEN_PIPE) from None

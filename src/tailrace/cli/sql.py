@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tailrace.cli.signals import Insisting
-from tailrace.cli.sparks import errors_of_spark, spark_options
+from tailrace.cli.output import progress_bar
+from tailrace.cli.signals import Insisting, Terminated
+from tailrace.cli.sparks import errors_of_spark, spark_options, watched
 from tailrace.cli.stores import StorePlace, look_at_store, store_options
 from tailrace.errors import TailraceError
 
@@ -136,13 +138,17 @@ def sql(
     with quietly(), Insisting():
         try:
             before = signal.getsignal(signal.SIGINT)
-            spark = local_session(master, conf)
+            with progress_bar("start Spark", unit=""):
+                spark = local_session(master, conf)
             signal.signal(signal.SIGINT, before)  # Spark's asks the JVM, in the middle of an answer
-            _write(query(spark, path, queues, statement, archives), wanted, folder, limit)
+            with watched(spark, "plan"):
+                found = query(spark, path, queues, statement, archives)
+            _write(found, wanted, folder, limit)
         except errors as error:
             raise TailraceError(describe(error)) from error
-        except KeyboardInterrupt:
-            click.echo("tailrace: interrupted", err=True)
+        except KeyboardInterrupt as error:
+            is_term = isinstance(error, Terminated)
+            click.echo(f"tailrace: {'terminated' if is_term else 'interrupted'}", err=True)
             raise
 
 
@@ -152,13 +158,16 @@ def _write(found: DataFrame, wanted: str, folder: str | None, limit: int | None)
 
     if not found.columns:  # a command that has nothing to say
         return
+    spark = found.sparkSession
     if folder is not None:
-        count = sql_output.write_parquet(found if limit is None else found.limit(limit), folder)
+        with watched(spark, "query"):
+            count = sql_output.write_parquet(found if limit is None else found.limit(limit), folder)
         rows = "" if count is None else f"{count:,} row{'' if count == 1 else 's'} "
         click.echo(f"wrote {rows}to {folder}")
     elif wanted == "table":
         shown = limit or _SHOWN
-        first: list[Any] = sql_output.with_told_times(found.limit(shown + 1)).collect()
+        with watched(spark, "query"):
+            first: list[Any] = sql_output.with_told_times(found.limit(shown + 1)).collect()
         print_rows(found.schema, first[:shown])
         if len(first) > shown:
             rows = "row" if shown == 1 else f"{shown:,} rows"
@@ -167,5 +176,16 @@ def _write(found: DataFrame, wanted: str, folder: str | None, limit: int | None)
     else:
         found = found if limit is None else found.limit(limit)
         write = sql_output.write_csv if wanted == "csv" else sql_output.write_json
-        told = sql_output.with_told_times(found)
-        write(found.schema, told.toLocalIterator(prefetchPartitions=True), sys.stdout)
+        with contextlib.closing(_rows(sql_output.with_told_times(found))) as told:
+            write(found.schema, told, sys.stdout)
+
+
+def _rows(told: DataFrame) -> Generator[Any]:
+    """Who sees rows come needs no bar beside them."""
+    is_seen = sys.stdout.isatty()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(watched(told.sparkSession, "query"))
+        for row in told.toLocalIterator(prefetchPartitions=True):
+            if is_seen:
+                stack.close()
+            yield row
