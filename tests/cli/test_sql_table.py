@@ -89,7 +89,7 @@ def test_one_row_is_written_line_by_line(width: int, headers: bool) -> None:
 def test_what_is_computed_goes_before_what_a_queue_repeats() -> None:
     kind = t.StructType([*schema().fields, t.StructField("n", t.LongType())])
     given = [(*row, 7) for row in rows(20, headers=True)]
-    found = lay_out(kind, given, os.terminal_size((90, 24)))
+    found = lay_out(kind, given, os.terminal_size((84, 24)))
     assert found.lines[0].split() == ["key", "value", "offset", "timestamp", "n"]
 
 

@@ -5,6 +5,8 @@ No Spark is started here; tests/cli/test_sql.py does that.
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import time
 from pathlib import Path
@@ -18,6 +20,7 @@ from tailrace.spark.session import (
     _cores,
     _find_java,
     _local_settings,
+    _reason,
     _settings,
     _with_patience,
 )
@@ -123,9 +126,57 @@ def test_settings() -> None:
     assert _cores("local") == 1
     assert _cores("local[3]") == _cores("local[3,4]") == 3
     assert _cores("local[*]") >= 1
-    found = _settings("local[3]", {"spark.ui.enabled": "true"})
+    found = _settings("local[3]", {"spark.ui.enabled": "true"}, "/f")
     assert found["spark.sql.shuffle.partitions"] == "6"
     assert found["spark.ui.enabled"] == "true"
+    assert found["spark.sql.warehouse.dir"] == "/f"
+    given = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "9"}
+    found = _settings("spark://h:7077", given, "/f")
+    assert found["spark.master"] == "local[2]"
+    assert found["spark.sql.shuffle.partitions"] == "9"
+
+
+def test_a_cluster_is_not_measured_by_this_machine() -> None:
+    found = _settings("spark://h:7077", {}, "/f")
+    assert "spark.sql.shuffle.partitions" not in found
+    assert not [name for name in found if "socket" in name]
+    assert found["spark.sql.warehouse.dir"] == "/f"  # and not one in the current folder
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_pyspark_logs_no_errors_that_it_raises(
+    debug: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pyspark.logger import PySparkLogger
+
+    monkeypatch.setenv("TAILRACE_DEBUG", "1" if debug else "")
+    session._quiet_pyspark()
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logger = PySparkLogger.getLogger(name)
+        logger.error("there is no column", errorClass="UNRESOLVED_COLUMN")
+        assert logger.isEnabledFor(logging.ERROR) == debug
+    monkeypatch.setenv("TAILRACE_DEBUG", "")
+    session._quiet_pyspark()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            f"[info][cds] trying\n{session._TITLE}\nToo small maximum heap\n",
+            "Too small maximum heap",
+        ),
+        (
+            "Invalid maximum heap size: -Xmxx\nError: Could not create the Java Virtual Machine.\n",
+            "Invalid maximum heap size: -Xmxx",
+        ),
+        ("something\nelse\n", "else"),
+        ("Error occurred during initialization of VM\n", session._TITLE),
+        ("", ""),
+    ],
+)
+def test_why_the_jvm_does_not_start(said: str, reason: str) -> None:
+    assert _reason(io.BytesIO(said.encode())) == reason
 
 
 def test_who_says_when_to_compile_is_heard() -> None:
@@ -138,7 +189,8 @@ def test_who_says_when_to_compile_is_heard() -> None:
 
 def test_python_is_talked_to_by_files_where_their_paths_are_short_enough() -> None:
     folder = "/" + "f" * 59
-    found = _local_settings(folder)
+    found = _local_settings("local[1]", folder)
     assert found["spark.python.unix.domain.socket.enabled"] == "true"
     assert found["spark.python.unix.domain.socket.dir"] == folder
-    assert _local_settings(folder + "f") == {"spark.sql.warehouse.dir": folder + "f"}
+    found = _local_settings("local[1]", folder + "f")
+    assert found == {"spark.sql.shuffle.partitions": "2"}

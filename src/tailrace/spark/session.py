@@ -53,6 +53,7 @@ _DAY_S: Final = 86_400
 _UNUSED_S: Final = 60 * _DAY_S  # after which an archive is taken for that of an older version
 _ENDING_S: Final = 10
 _LONGEST_SOCKET: Final = 103  # bytes of its path, on whichever system has the least room
+_TITLE: Final = "Error occurred during initialization of VM"
 _REFUSED: Final = re.compile(r"\[cds\b.*\] (UseSharedSpaces: |Unable to use)")
 
 _jvm: subprocess.Popen[bytes] | None = None  # that `local_session` has started
@@ -64,23 +65,34 @@ def local_session(
     purpose: str = "tables",
     of_sql: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with the settings that suit queues: no web page, times in UTC, few partitions after
-    a shuffle, and nothing of Spark's log on the terminal (`TAILRACE_DEBUG=1` shows it).
+    """A session with the settings that suit queues, and nothing of the logs of Spark and pyspark on
+    the terminal (`TAILRACE_DEBUG=1` shows them).
 
     `master` is all cores of this machine (`local[*]`) unless it says otherwise; `conf` is added,
-    and wins. If this process has a session already, that is the one. Sessions of one `purpose` load
-    about the same classes. Of `of_sql`, settings of Spark SQL, it has those that no session can
-    change later.
+    and wins: `local_session(conf={"spark.driver.memory": "8g"})`. What differs from Spark's own
+    defaults:
+
+    | Setting | Is |
+    |---|---|
+    | `spark.driver.memory` | `2g`: with a local master all that Spark has, for the tasks, too |
+    | `spark.sql.session.timeZone` | `UTC` |
+    | `spark.sql.shuffle.partitions` | with a local master, twice the number of its cores |
+    | `spark.sql.warehouse.dir` | a folder that goes when the process ends |
+    | `spark.ui.enabled`, `spark.ui.showConsoleProgress` | `false` |
+    | `spark.log.level` | `ERROR` |
+
+    A cluster that cannot be reached is refused at once. If this process has a session already,
+    that is the one. Sessions of one `purpose` load about the same classes. Of `of_sql`, settings of
+    Spark SQL, it has those that no session can change later.
     """
     try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError:
         raise TailraceError("pyspark is missing: pip install 'tailrace[spark]'") from None
-    settings = _settings(master or "local[*]", conf or {})
+    _quiet_pyspark()
+    settings = _settings(master or "local[*]", conf or {}, _folder_until_exit())
     is_local = settings["spark.master"].startswith("local")
-    if is_local:
-        settings = _local_settings(_folder_until_exit()) | settings
     builder = SparkSession.builder
     if SparkContext._gateway is not None:
         return builder.config(map=settings).getOrCreate()
@@ -117,34 +129,48 @@ def _python(script: str | None, settings: Mapping[str, Any]) -> Iterator[None]:
             os.environ[name] = sys.executable
 
 
-def _settings(master: str, given: Mapping[str, str]) -> dict[str, Any]:
-    settings = {
+def _settings(master: str, given: Mapping[str, str], folder: str) -> dict[str, Any]:
+    """`folder` is where Spark may put what goes with the session. It makes one for tables, whether
+    there are any or not; not in the current one."""
+    settings: dict[str, Any] = {
         "spark.master": master,
         "spark.app.name": "tailrace",
         "spark.driver.memory": "2g",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(2 * _cores(master)),
+        "spark.sql.warehouse.dir": folder,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **given,
     }
-    return settings | dict(given)
+    if settings["spark.master"].startswith("local"):
+        settings = _local_settings(settings["spark.master"], folder) | settings
+    return settings
 
 
-def _local_settings(folder: str) -> dict[str, str]:
-    """Where all of Spark is on this machine.
+def _local_settings(master: str, folder: str) -> dict[str, str]:
+    """Where all of Spark is on this machine, whose cores are those that work.
 
-    It makes a folder for tables, whether there are any or not; not in the current one. And from 4.1
-    on it can talk to Python by sockets that are files. By those that are ports each task begins
-    with a pause of 40 ms: one system waits for the other to confirm the first part before it sends
-    the second, and that one for something to send along.
+    From 4.1 on Spark can talk to Python by sockets that are files. By those that are ports each
+    task begins with a pause of 40 ms: one system waits for the other to confirm the first part
+    before it sends the second, and that one for something to send along.
     """
-    settings = {"spark.sql.warehouse.dir": folder}
+    settings = {"spark.sql.shuffle.partitions": str(2 * _cores(master))}
     path = os.fsencode(folder) + b"/.12345678-1234-1234-1234-123456789abc.sock"
     if hasattr(socket, "AF_UNIX") and len(path) <= _LONGEST_SOCKET:
         settings["spark.python.unix.domain.socket.enabled"] = "true"
         settings["spark.python.unix.domain.socket.dir"] = folder
     return settings
+
+
+def _quiet_pyspark() -> None:
+    """It logs each error that it raises, kilobytes of JSON with the whole of Java's trace. They are
+    its own kind of loggers, which have to be made by it."""
+    from pyspark.logger import PySparkLogger
+
+    is_quiet = not os.environ.get("TAILRACE_DEBUG")
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = is_quiet
 
 
 @functools.cache
@@ -271,9 +297,12 @@ def _text(said: IO[bytes]) -> str:
 
 
 def _reason(said: IO[bytes] | None) -> str:
-    """What a JVM said that did not start: the first line that is an error, or the last one."""
+    """What a JVM said that did not start: the first line that is an error, or the last one. Some
+    errors have a title, and the next line says what it is."""
     lines = [] if said is None else _text(said).split("\n")
     lines = [line.strip() for line in lines if line.strip()]
+    if _TITLE in lines[:-1]:
+        return lines[lines.index(_TITLE) + 1]
     wrong = re.compile(r"error|exception|invalid|unrecognized", re.IGNORECASE)
     return ([line for line in lines if wrong.search(line)] or lines[-1:] or [""])[0]
 
