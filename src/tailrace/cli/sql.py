@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Collection, Generator
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +19,8 @@ from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from tailrace.queue.settings import QueueSettings
 
 __all__ = ["sql"]
 
@@ -46,14 +48,24 @@ def _parse_archives(
     return found
 
 
-def _find_archives(path: str, queues: Collection[str], given: dict[str, str]) -> dict[str, str]:
-    """Of the queues that have one."""
+def _find_archives(
+    path: str, queues: Mapping[str, QueueSettings], given: dict[str, str]
+) -> dict[str, str]:
+    """Of the queues that have one. What was given is checked, whether the statement reads it or
+    not."""
+    from tailrace.log.fs import OsFileSystem
+    from tailrace.spark.lake.manifest import Manifest
     from tailrace.spark.lake.together import archive_of
     from tailrace.spark.planning import Place
 
-    for queue in given:
+    for queue, folder in given.items():
         if queue not in queues:
             raise TailraceError(f"--archive: there is no queue {queue!r} in {path}")
+        try:
+            origin = Manifest.load(OsFileSystem(), folder).origin
+            origin.check_is(queue, queues[queue].incarnation, folder)
+        except TailraceError as error:
+            raise TailraceError(f"--archive {queue}={folder}: {error}") from error
     place = Place(path)
     found = {queue: archive_of(place, queue, given) for queue in queues}
     known = {queue: folder for queue, folder in found.items() if folder is not None}
@@ -113,7 +125,7 @@ def sql(
     \b
     Examples:
       tailrace sql "SELECT key, count(*) FROM orders GROUP BY key"
-      tailrace sql "SELECT offset, string(value) FROM orders ORDER BY offset DESC" --limit 5
+      tailrace sql "SELECT value FROM orders ORDER BY offset DESC" --limit 5
       tailrace sql 'SELECT * FROM `$dlq/orders`' --json | jq .value
       tailrace sql "SELECT * FROM events" --output parquet:events-of-may
       tailrace sql "SELECT count(*) FROM orders" --archive orders=archive/orders
@@ -127,7 +139,7 @@ def sql(
 
         check_place(folder)
     with look_at_store(store) as look:
-        queues = sorted(look.queues())
+        queues = look.queues()
         path = os.path.abspath(store.path)
     errors = errors_of_spark()
     from tailrace.spark.session import local_session
@@ -142,7 +154,7 @@ def sql(
                 spark = local_session(master, conf)
             signal.signal(signal.SIGINT, before)  # Spark's asks the JVM, in the middle of an answer
             with watched(spark, "plan"):
-                found = query(spark, path, queues, statement, archives)
+                found = query(spark, path, sorted(queues), statement, archives)
             _write(found, wanted, folder, limit)
         except errors as error:
             raise TailraceError(describe(error)) from error
