@@ -1,17 +1,10 @@
-"""A Spark session for a laptop: quiet, and quick to start.
-
-Half of what Spark takes to start goes into loading some fifteen thousand classes. The first session
-on a machine has the JVM write them to an archive when it ends (AppCDS), and later ones map that.
-What streams needs some thousand others, so that has an archive of its own: one that a query has
-made would leave them out.
-"""
+"""A Spark session for a laptop: quiet, and quick to start."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -19,13 +12,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from tailrace.errors import TailraceError
+from tailrace.spark.class_archive import ClassArchive
 from tailrace.spark.interpreter import script_in
+from tailrace.spark.java import JAVA_OPTIONS, find_java
 from tailrace.spark.masters import check_reachable
 
 if TYPE_CHECKING:
@@ -34,12 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["end_jvm", "is_static", "local_session", "processors"]
 
 _PYTHONS: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-_OLDEST_JAVA: Final = 17
-_INSTALL_JAVA: Final = (
-    f"install Java {_OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless), or "
-    "set JAVA_HOME"
-)
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # The JVM's optimizing compiler takes a quarter of all processor time of a start, for code that is
 # about to be done with. It waits for ten times as many calls as usual: what goes on for some
 # seconds comes to it all the same.
@@ -47,14 +34,9 @@ _PATIENT: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-_MAGIC: Final = bytes.fromhex("a8ab0bf0")  # of an archive on top of the JVM's own
-_PATIENCE_S: Final = 600
-_DAY_S: Final = 86_400
-_UNUSED_S: Final = 60 * _DAY_S  # after which an archive is taken for that of an older version
 _ENDING_S: Final = 10
 _LONGEST_SOCKET: Final = 103  # bytes of its path, on whichever system has the least room
 _TITLE: Final = "Error occurred during initialization of VM"
-_REFUSED: Final = re.compile(r"\[cds\b.*\] (UseSharedSpaces: |Unable to use)")
 
 _jvm: subprocess.Popen[bytes] | None = None  # that `local_session` has started
 
@@ -202,13 +184,13 @@ def _start_jvm(settings: dict[str, Any], purpose: str) -> None:
     from pyspark.java_gateway import launch_gateway
 
     launch: Any = launch_gateway  # it has no types
-    archive = Archive.of(_find_java(), settings, purpose)
-    given = _with_patience(settings.get(_JAVA_OPTIONS, ""))
+    archive = ClassArchive.of(find_java(), settings, purpose)
+    given = _with_patience(settings.get(JAVA_OPTIONS, ""))
     with _said() as said, _on_loopback(settings["spark.master"]):
         while True:
             more = "" if archive is None else archive.options(is_heard=said is not None)
             conf = SparkConf(loadDefaults=False)
-            for name, value in {**settings, _JAVA_OPTIONS: f"{given} {more}".strip()}.items():
+            for name, value in {**settings, JAVA_OPTIONS: f"{given} {more}".strip()}.items():
                 conf.set(name, value)
             streams = {} if said is None else {"stdout": said, "stderr": said}
             try:
@@ -222,8 +204,8 @@ def _start_jvm(settings: dict[str, Any], purpose: str) -> None:
                     continue
                 raise TailraceError(f"Spark does not start: {_reason(said) or error}") from error
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
-        if archive is not None and said is not None and _REFUSED.search(_text(said)):
-            archive.drop()
+        if archive is not None and said is not None:
+            archive.drop_if_refused(_text(said))
     if gateway.proc is not None:
         global _jvm
         _jvm = gateway.proc
@@ -318,146 +300,3 @@ def _on_loopback(master: str) -> Iterator[None]:
         yield
     finally:
         del os.environ["SPARK_LOCAL_IP"]
-
-
-# --- Java -----------------------------------------------------------------------------------
-
-
-def _find_java() -> str:
-    """The one that Spark's scripts take; they say little if it is missing or too old."""
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if java is None:
-        raise TailraceError(f"Java is missing, which Spark needs: {_INSTALL_JAVA}")
-    if not os.access(java, os.X_OK):
-        raise TailraceError(f"JAVA_HOME is {home}, and there is no {java}: {_INSTALL_JAVA}")
-    java = os.path.realpath(java)
-    version = _java_version(java)
-    if version and int(version.removeprefix("1.").split(".")[0]) < _OLDEST_JAVA:
-        raise TailraceError(f"{java} is Java {version}, too old for Spark: {_INSTALL_JAVA}")
-    return java
-
-
-def _java_version(java: str) -> str:
-    """From the file that each Java has; asking it would take a tenth of a second."""
-    with contextlib.suppress(OSError):
-        release = Path(java).parents[1].joinpath("release").read_text(errors="replace")
-        found = re.search(r'JAVA_VERSION="(\d[\w.]*)', release)
-        if found is not None:
-            return found[1]
-    return ""
-
-
-# --- the archive of classes -----------------------------------------------------------------
-
-
-class Archive:
-    """A file of classes of one Java and one Spark, or the wish for one.
-
-    The JVM checks whose it is and what is in it, and goes on without one that is not as it should
-    be; only one that was cut short would kill it, so its length is in its name. Each process that
-    makes one has a name of its own for it, `….PID.new`. It is written when that process has ended,
-    so a later one renames it. The header is written last: a file that has one is whole.
-    """
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self._name = name
-        self._used: Path | None = None
-
-    @classmethod
-    def of(cls, java: str, settings: Mapping[str, Any], purpose: str) -> Archive | None:
-        """`None` where there can be none, or somebody has chosen another."""
-        if "SharedArchiveFile" in settings.get(_JAVA_OPTIONS, ""):
-            return None
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tailrace"
-        folder = folder.absolute()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            name = _archive_name(java, settings, purpose)
-        except (OSError, RuntimeError):  # nobody's home
-            return None
-        if not os.access(folder, os.W_OK) or re.search(r"[\s\"'\\,:%]", str(folder)):
-            return None  # the JVM would read such a path as something else
-        return cls(folder, name)
-
-    @property
-    def is_used(self) -> bool:
-        return self._used is not None
-
-    def options(self, *, is_heard: bool) -> str:
-        """What the JVM is told. `is_heard`: it may say much."""
-        with contextlib.suppress(OSError):  # another process may be at it, too
-            self._take_new()
-            self._clear()
-        self._used = self._newest()
-        if self._used is None:
-            return self._make()
-        found = f"-XX:SharedArchiveFile={self._used} -XX:+VerifySharedSpaces"
-        return f"{found} -Xlog:cds=info" if is_heard else found
-
-    def drop(self) -> None:
-        """It is of no use: the next session makes a new one."""
-        if self._used is not None:
-            with contextlib.suppress(OSError):
-                self._used.unlink()
-
-    def _make(self) -> str:
-        """Unless another process is about to: it takes time."""
-        now = time.time()
-        try:
-            for path in self._folder.glob(f"{self._name}.*.new"):
-                if now - path.stat().st_mtime < _PATIENCE_S:
-                    return ""
-            mine = self._folder / f"{self._name}.{os.getpid()}.new"
-            mine.touch()
-        except OSError:
-            return ""
-        return f"-XX:ArchiveClassesAtExit={mine}"
-
-    def _newest(self) -> Path | None:
-        found = None
-        for path in self._folder.glob(f"{self._name}-*.jsa"):
-            with contextlib.suppress(OSError):
-                stat = path.stat()
-                if path.name == f"{self._name}-{stat.st_size}.jsa":
-                    found = max(found or (0, path), (stat.st_mtime, path))
-        if found is None:
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(found[1])  # it is in use
-        return found[1]
-
-    def _take_new(self) -> None:
-        for path in self._folder.glob(f"{self._name}.*.new"):
-            with path.open("rb") as file:
-                if file.read(len(_MAGIC)) == _MAGIC:
-                    os.fsync(file.fileno())
-                    size = os.fstat(file.fileno()).st_size
-                    path.replace(self._folder / f"{self._name}-{size}.jsa")
-
-    def _clear(self) -> None:
-        """What was never finished, and what is of versions that are not used any more."""
-        now = time.time()
-        for path in [*self._folder.glob("spark-*.jsa"), *self._folder.glob("spark-*.new")]:
-            most = _DAY_S if path.suffix == ".new" else _UNUSED_S
-            if now - path.stat().st_mtime > most:
-                path.unlink()
-
-
-def _archive_name(java: str, settings: Mapping[str, Any], purpose: str) -> str:
-    """By all that the JVM compares, and what it is for."""
-    import pyspark
-    from pyspark.find_spark_home import _find_spark_home
-
-    digest = hashlib.sha256(java.encode())
-    library = Path(java).parents[1] / "lib" / "server" / "libjvm.so"
-    jars = sorted(Path(_find_spark_home(), "jars").glob("*.jar"))
-    for path in [library, *jars]:
-        with contextlib.suppress(FileNotFoundError):
-            stat = path.stat()
-            digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
-    for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"):
-        digest.update(f"{settings.get(name)}\0".encode())
-    versions = f"{pyspark.__version__}-java-{_java_version(java) or 'unknown'}"
-    return f"spark-{versions}-{purpose}-{digest.hexdigest()[:12]}"
