@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +14,7 @@ import pytest
 
 from tailrace.cli import sparks
 from tailrace.cli.sparks import _Watch, no_executor
+from tests.project import ROOT
 
 
 class Tracker:
@@ -70,6 +76,34 @@ def test_somebody_works_for_it(
     ):
         found._look(tracker)
     assert capsys.readouterr().err == ""
+
+
+def test_it_is_told_beside_the_bar() -> None:
+    """In lines of its own, which the bar is not drawn over."""
+    code = (
+        "import tests.cli.test_sparks as t, tailrace.cli.sparks as sparks\n"
+        "from tailrace.cli.output import progress_bar\n"
+        "sparks._PATIENCE_S = -1\n"
+        "with progress_bar('query', unit='tasks') as bar:\n"
+        "    found, _ = t.watch()\n"
+        "    found._look(t.Tracker())\n"
+    )
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while data := os.read(ours, 4096):
+                shown += data
+        assert process.wait(30) == 0
+    os.close(ours)
+    [line] = [each for each in shown.decode().splitlines() if "waiting for an executor" in each]
+    assert "\u2501" not in line.rpartition("\x1b[2K")[2]
 
 
 def test_where_to_look() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -129,7 +130,8 @@ class _Watch:
             return
         self._is_told = True
         memory = self._context.getConf().get("spark.executor.memory", "1g")
-        click.echo(f"tailrace: {no_executor(master, memory)}", err=True)
+        # Not by click, which would write past the bar into its line.
+        sys.stderr.write(f"tailrace: {no_executor(master, memory)}\n")
 
 
 def no_executor(master: str, memory: str) -> str:
