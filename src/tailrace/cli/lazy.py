@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from tailrace.cli.signals import Terminated
 from tailrace.errors import TailraceError
 
 __all__ = ["FAILED", "LazyGroup", "forget_stdout", "one_line"]
@@ -91,7 +90,7 @@ def _ending_in_one_line() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        code = error.code if isinstance(error, Terminated) else _INTERRUPTED
+        code = getattr(error, "code", _INTERRUPTED)  # `signals.Terminated` has one of its own
         raise click.exceptions.Exit(code) from None
     except BrokenPipeError:
         forget_stdout()
