@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 
 import pytest
 
 import tailrace
 from tests.cli.conftest import Shell, command
+from tests.project import NEEDS_JAVA
 
 BAR = "\u2501"
 LETTERS = 30
+CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # that a terminal obeys
 
 
 @pytest.fixture
@@ -134,6 +137,24 @@ def test_jobs(shell: Shell, queue: str, form: list[str]) -> None:
         assert BAR not in written
         if form:
             assert json.loads(written)["type"] == "report"
+
+
+@NEEDS_JAVA
+def test_sql(shell: Shell, queue: str) -> None:
+    """While Spark starts, and while it works; and nothing of it is left beside the rows."""
+    statement = (
+        "SELECT q.*, n FROM q, "
+        "(SELECT count(*) AS n FROM range(0, 1000000000, 1, 20) WHERE id % 7 > 6)"
+    )
+    _, shown = watched(shell, "sql", statement, both=True)
+    for label in ("start Spark", "plan", "query"):
+        assert label in shown
+    assert BAR in shown
+    table = CODES.sub("", shown[shown.rindex("\x1b[2K") :]).splitlines()
+    assert re.search(r"[1-9]\d*/\d+ tasks", CODES.sub("", shown))
+    assert table[0].split()[:2] == ["key", "value"]
+    assert not any(BAR in line for line in table)
+    assert len(table) == 23, table
 
 
 def test_how_many_have_come_back(shell: Shell, queue: str) -> None:

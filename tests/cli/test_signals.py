@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailrace.cli.signals import Insisting
+from tailrace.cli.signals import Insisting, Terminated
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     """Who was interrupted leaves signals ignored, since it ends."""
-    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGALRM)}
+    handlers = {signum: signal.getsignal(signum) for signum in SIGNALS}
     yield
     for signum, handler in handlers.items():
         signal.signal(signum, handler)
@@ -58,6 +60,21 @@ def test_an_interrupt_in_a_finalizer(capfd: pytest.CaptureFixture[str]) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
+def test_sigterm_is_told_apart(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also when it has to be raised again."""
+
+    def work() -> None:
+        with Insisting():
+            Finalized(lambda: os.kill(os.getpid(), signal.SIGTERM))
+            wait()
+
+    with pytest.raises(Terminated) as raised:
+        work()
+    assert raised.value.code == 143
+    assert capfd.readouterr().err == ""
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
 def test_who_handles_it_is_left_alone() -> None:
     """Also when it takes longer than until the next time, or another error has come of it."""
     steps = []
@@ -87,14 +104,14 @@ def test_who_handles_it_is_left_alone() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_without_an_interrupt_all_is_as_before() -> None:
-    before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGALRM)]
+    before = [signal.getsignal(signum) for signum in SIGNALS]
     told: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.unraisablehook", told.append)
         with Insisting():
             Finalized(fail)
     assert len(told) == 1
-    assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGALRM)] == before
+    assert [signal.getsignal(signum) for signum in SIGNALS] == before
 
 
 def test_in_another_thread_signals_go_on_as_before() -> None:

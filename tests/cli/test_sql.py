@@ -69,6 +69,8 @@ LINES = {
         "SELECT count(*) AS n, min(offset) AS first FROM old",
         *("--json", "--include-archive", "--archive", "old=../sql-archived"),
     ],
+    "nothing archived": ["SELECT 1", "--archive", "orders=nope"],
+    "archived of another": ["SELECT 1", "--archive", "orders=../sql-archived"],
     "no archive": ["SELECT 1", "--include-archive"],
     "another archive": ["SELECT 1", "--archive", "none=x"],
     "no pair": ["SELECT 1", "--archive", "archived"],
@@ -129,6 +131,21 @@ LINES = {
     "listed": ["SHOW TABLES", "--json"],
     "listed in part": ["SHOW TABLES LIKE 'o*'", "--json"],
     "made": ["CREATE TABLE made AS SELECT offset FROM orders"],
+    "viewed": ["CREATE TEMPORARY VIEW seen AS SELECT offset FROM orders"],
+    "viewed for others": ["CREATE OR REPLACE VIEW seen AS SELECT offset FROM orders"],
+    "viewed files": ["CREATE TEMP VIEW seen USING parquet OPTIONS (path 'new')"],
+    "view elsewhere": ["CREATE VIEW there.are.none AS SELECT 1"],
+    "viewed on the way": [
+        "BEGIN CREATE TEMP VIEW seen AS SELECT 7 n; SELECT n FROM seen; END",
+        *("--conf", "spark.sql.scripting.enabled=true"),
+    ],
+    "header": [
+        (
+            "SELECT offset, get(filter(headers, h -> h.key = 'a'), 0).value AS a "
+            "FROM orders ORDER BY offset"
+        ),
+        "--json",
+    ],
     "damaged": ["SELECT sum(length(value)) FROM damaged"],
     "option": ["SELECT 1", "--output", "xml"],
     "conf": ["SELECT 1", "--conf", "x"],
@@ -282,6 +299,9 @@ def test_what_was_archived(ran: dict[str, Done]) -> None:
     assert rows(ran["archived"]) == [{"n": 3, "first": 0}]
     assert "name its folder: --archive" in ran["no archive"].err
     assert "there is no queue 'none'" in ran["another archive"].err
+    nothing = refused(ran["nothing archived"])  # although it would not be read
+    assert nothing.startswith("--archive orders=nope: there is no archive in /")
+    assert "is the archive of the queue 'old', not of" in refused(ran["archived of another"])
     assert "'archived' is not QUEUE=DIR" in ran["no pair"].err
     assert [ran[name].code for name in ("no archive", "another archive", "no pair")] == [2, 2, 2]
 
@@ -297,7 +317,9 @@ def test_tables(ran: dict[str, Done]) -> None:
     assert done.err == ""
     limited = ran["limited"]
     assert limited.out.split() == ["offset", "0", "1"]
-    assert "2 rows are shown, and there are more" in limited.err
+    assert limited.err == (
+        "showing the first 2 rows; --limit N shows more, --output csv or json shows all\n"
+    )
     assert "bigint" in ran["describe"].out
 
 
@@ -332,6 +354,10 @@ def test_json(ran: dict[str, Done]) -> None:
         }
     ]
     assert "'offset' is there twice" in refused(ran["twice"])
+
+
+def test_a_header_by_its_name(ran: dict[str, Done]) -> None:
+    assert [row["a"] for row in rows(ran["header"])] == ["b", None, None]
 
 
 def test_times_that_python_does_not_have(ran: dict[str, Done]) -> None:
@@ -411,6 +437,7 @@ def test_commands_know_the_queues(ran: dict[str, Done]) -> None:
     assert (explained.code, explained.err) == (0, "")
     assert "Physical Plan" in explained.out
     assert "Error" not in explained.out
+    assert "== Physical Plan ==" in explained.out.splitlines()  # which are lines, and not a cell
     assert "value#" not in explained.out  # which is not read then, either
     assert refused(ran["explained wrongly"]).startswith("line 1, column 16: ")
     assert "there is no queue 'nothing'" in refused(ran["explained nothing"])
@@ -418,6 +445,10 @@ def test_commands_know_the_queues(ran: dict[str, Done]) -> None:
     assert names == {"$dlq/orders", "damaged", "events.eu", "old", "orders", "twin", "unused"}
     assert [row["tableName"] for row in rows(ran["listed in part"])] == ["old", "orders"]
     assert refused(ran["made"]).endswith("--output parquet:PATH")
+    for name in ("viewed", "viewed for others", "viewed files"):
+        assert refused(ran[name]).startswith("a view is gone when the command ends; ")
+    assert "a view is gone" not in refused(ran["view elsewhere"])
+    assert ran["viewed on the way"].out.split() == ["n", "7"]
 
 
 def test_it_is_interrupted(shell: Shell) -> None:
@@ -442,6 +473,26 @@ def test_it_is_interrupted(shell: Shell) -> None:
             _, err = process.communicate(timeout=60)
             assert (process.returncode, err) == (130, "tailrace: interrupted\n")
     assert [path.name for path in shell.folder.iterdir()] == ["data"]
+
+
+def test_it_is_terminated(shell: Shell) -> None:
+    """Nothing stays behind, of what it writes nor of Spark's own."""
+    with tailrace.open(shell.store) as store:
+        store.queue("orders")
+    temporary = shell.folder / "tmp"
+    temporary.mkdir()
+    shell.environment["TMPDIR"] = str(temporary)
+    job = "SELECT id FROM range(0, 1000000000000, 1, 2) WHERE id % 7 > 6"
+    with shell.started("sql", job, "--output", "parquet:new") as working:
+        until = time.monotonic() + 60
+        while not list(shell.folder.glob("new.*.tmp/_temporary")):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        working.send_signal(signal.SIGTERM)
+        _, err = working.communicate(timeout=60)
+        assert (working.returncode, err) == (143, "tailrace: terminated\n")
+    assert {path.name for path in shell.folder.iterdir()} == {"data", "tmp"}
+    assert not list(temporary.glob("tailrace-*"))
 
 
 def test_it_is_interrupted_while_spark_starts(shell: Shell) -> None:
@@ -513,6 +564,16 @@ def test_without_java(shell: Shell) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_master_that_cannot_be_reached(shell: Shell) -> None:
+    """It is told before Spark starts, which would try for a minute."""
+    with tailrace.open(shell.store) as store:
+        store.queue("orders")
+    for given in (["--master", "spark://127.0.0.1:1"], ["--conf", "spark.master=spark://[::1]:1"]):
+        said = shell.refused("sql", "SELECT 1", *given)
+        assert said.startswith("no Spark master can be reached (")
+        assert ":1: " in said
+
+
 def test_where_no_folder_can_be_made(shell: Shell) -> None:
     """It is told before Spark starts, which cannot start here."""
     with tailrace.open(shell.store) as store:
@@ -535,6 +596,11 @@ def test_where_no_folder_can_be_made(shell: Shell) -> None:
         assert said(place).startswith(f"tailrace: {place} cannot be made: ")
     assert said("a/b").startswith("tailrace: Java is missing")
     assert sorted(shell.folder.iterdir()) == before
+
+
+def test_the_help_fits_a_terminal(shell: Shell) -> None:
+    lines = shell("sql", "--help", COLUMNS="80").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
 
 
 def test_no_store(shell: Shell) -> None:

@@ -60,6 +60,16 @@ def test_columns_that_were_not_read_are_null(spark: Any) -> None:
     assert made.collect() == [(None, 1, "x")]
 
 
+def test_a_mistake_says_nothing_of_its_own_on_the_terminal(
+    spark: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException):
+        spark.sql("SELECT kee FROM VALUES (1) AS t(key)")
+    assert capfd.readouterr().err == ""
+
+
 # --- errors in a line, as Spark 4.2 says them -----------------------------------------------
 
 RELATION = (

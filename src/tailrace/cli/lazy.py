@@ -89,8 +89,9 @@ def _ending_in_one_line() -> Iterator[None]:
     """Every error becomes a line and an exit code, before click has words of its own for it."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        code = getattr(error, "code", _INTERRUPTED)  # `signals.Terminated` has one of its own
+        raise click.exceptions.Exit(code) from None
     except BrokenPipeError:
         forget_stdout()
         raise click.exceptions.Exit(_BROKEN_PIPE) from None

@@ -4,7 +4,8 @@ A command that hands messages on is stopped while it opens its queue or waits fo
 between writing one out and acknowledging it. So a signal is only noted, and raised where the
 command says that it may be.
 
-A command that has Spark at work is stopped anywhere. But what is raised in a finalizer, and py4j
+A command that has Spark at work is stopped anywhere, by SIGTERM as by Ctrl-C, so that it takes its
+files along. But what is raised in a finalizer, and py4j
 has one for each of its objects, Python only reports; so it is raised again.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["Insisting", "Stopped", "Stopping"]
+__all__ = ["Insisting", "Stopped", "Stopping", "Terminated"]
 
 _AGAIN_S = 0.2
 
@@ -28,6 +29,12 @@ class Stopped(BaseException):
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
         self.code = 128 + signum
+
+
+class Terminated(KeyboardInterrupt):
+    """An interrupt that SIGTERM has made. `code` is what shells make of it."""
+
+    code = 128 + signal.SIGTERM
 
 
 class Stopping:
@@ -92,15 +99,16 @@ class Stopping:
 
 
 class Insisting:
-    """`with Insisting():` raises an interrupt until somebody handles it. For the main thread."""
+    """`with Insisting():` raises an interrupt until somebody handles it, and `Terminated` after
+    SIGTERM. For the main thread."""
 
     def __init__(self) -> None:
         self._old: list[tuple[int, Any]] = []
-        self._has_come = False
+        self._first: int | None = None  # that has come
 
     def __enter__(self) -> None:
         with contextlib.suppress(ValueError):  # not the main thread
-            for signum in (signal.SIGINT, signal.SIGALRM):
+            for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
                 self._old.append((signum, signal.signal(signum, self._interrupt)))
         self._report_others = sys.unraisablehook
         sys.unraisablehook = self._report
@@ -116,13 +124,14 @@ class Insisting:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in self._old:
             # After an interrupt the command is about to end, and another would spoil it.
-            signal.signal(signum, signal.SIG_IGN if self._has_come else handler)
+            signal.signal(signum, handler if self._first is None else signal.SIG_IGN)
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
-        self._has_come = True
+        if self._first is None:
+            self._first = signum
         if not _is_handled(KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
-            raise KeyboardInterrupt
+            raise Terminated if self._first == signal.SIGTERM else KeyboardInterrupt
 
     def _report(self, unraisable: sys.UnraisableHookArgs) -> None:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tailrace.cli.signals import Insisting
-from tailrace.cli.sparks import errors_of_spark, spark_options
+from tailrace.cli.output import progress_bar
+from tailrace.cli.signals import Insisting, Terminated
+from tailrace.cli.sparks import errors_of_spark, spark_options, watched
 from tailrace.cli.stores import StorePlace, look_at_store, store_options
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from tailrace.queue.settings import QueueSettings
 
 __all__ = ["sql"]
 
@@ -44,14 +48,24 @@ def _parse_archives(
     return found
 
 
-def _find_archives(path: str, queues: Collection[str], given: dict[str, str]) -> dict[str, str]:
-    """Of the queues that have one."""
+def _find_archives(
+    path: str, queues: Mapping[str, QueueSettings], given: dict[str, str]
+) -> dict[str, str]:
+    """Of the queues that have one. What was given is checked, whether the statement reads it or
+    not."""
+    from tailrace.log.fs import OsFileSystem
+    from tailrace.spark.lake.manifest import Manifest
     from tailrace.spark.lake.together import archive_of
     from tailrace.spark.planning import Place
 
-    for queue in given:
+    for queue, folder in given.items():
         if queue not in queues:
             raise TailraceError(f"--archive: there is no queue {queue!r} in {path}")
+        try:
+            origin = Manifest.load(OsFileSystem(), folder).origin
+            origin.check_is(queue, queues[queue].incarnation, folder)
+        except TailraceError as error:
+            raise TailraceError(f"--archive {queue}={folder}: {error}") from error
     place = Place(path)
     found = {queue: archive_of(place, queue, given) for queue in queues}
     known = {queue: folder for queue, folder in found.items() if folder is not None}
@@ -111,7 +125,7 @@ def sql(
     \b
     Examples:
       tailrace sql "SELECT key, count(*) FROM orders GROUP BY key"
-      tailrace sql "SELECT offset, string(value) FROM orders ORDER BY offset DESC" --limit 5
+      tailrace sql "SELECT value FROM orders ORDER BY offset DESC" --limit 5
       tailrace sql 'SELECT * FROM `$dlq/orders`' --json | jq .value
       tailrace sql "SELECT * FROM events" --output parquet:events-of-may
       tailrace sql "SELECT count(*) FROM orders" --archive orders=archive/orders
@@ -125,7 +139,7 @@ def sql(
 
         check_place(folder)
     with look_at_store(store) as look:
-        queues = sorted(look.queues())
+        queues = look.queues()
         path = os.path.abspath(store.path)
     errors = errors_of_spark()
     from tailrace.spark.session import local_session
@@ -136,34 +150,54 @@ def sql(
     with quietly(), Insisting():
         try:
             before = signal.getsignal(signal.SIGINT)
-            spark = local_session(master, conf)
+            with progress_bar("start Spark", unit=""):
+                spark = local_session(master, conf)
             signal.signal(signal.SIGINT, before)  # Spark's asks the JVM, in the middle of an answer
-            _write(query(spark, path, queues, statement, archives), wanted, folder, limit)
+            with watched(spark, "plan"):
+                found = query(spark, path, sorted(queues), statement, archives)
+            _write(found, wanted, folder, limit)
         except errors as error:
             raise TailraceError(describe(error)) from error
-        except KeyboardInterrupt:
-            click.echo("tailrace: interrupted", err=True)
+        except KeyboardInterrupt as error:
+            is_term = isinstance(error, Terminated)
+            click.echo(f"tailrace: {'terminated' if is_term else 'interrupted'}", err=True)
             raise
 
 
 def _write(found: DataFrame, wanted: str, folder: str | None, limit: int | None) -> None:
     from tailrace.cli import sql_output
+    from tailrace.cli.sql_table import print_rows
 
     if not found.columns:  # a command that has nothing to say
         return
+    spark = found.sparkSession
     if folder is not None:
-        count = sql_output.write_parquet(found if limit is None else found.limit(limit), folder)
+        with watched(spark, "query"):
+            count = sql_output.write_parquet(found if limit is None else found.limit(limit), folder)
         rows = "" if count is None else f"{count:,} row{'' if count == 1 else 's'} "
         click.echo(f"wrote {rows}to {folder}")
     elif wanted == "table":
         shown = limit or _SHOWN
-        first: list[Any] = sql_output.with_told_times(found.limit(shown + 1)).collect()
-        sql_output.print_rows(found.schema, first[:shown])
+        with watched(spark, "query"):
+            first: list[Any] = sql_output.with_told_times(found.limit(shown + 1)).collect()
+        print_rows(found.schema, first[:shown])
         if len(first) > shown:
-            more = "there are more: --limit shows them, --output csv or json all"
-            click.echo(f"{shown} rows are shown, and {more}", err=True)
+            rows = "row" if shown == 1 else f"{shown:,} rows"
+            more = "--limit N shows more, --output csv or json shows all"
+            click.echo(f"showing the first {rows}; {more}", err=True)
     else:
         found = found if limit is None else found.limit(limit)
         write = sql_output.write_csv if wanted == "csv" else sql_output.write_json
-        told = sql_output.with_told_times(found)
-        write(found.schema, told.toLocalIterator(prefetchPartitions=True), sys.stdout)
+        with contextlib.closing(_rows(sql_output.with_told_times(found))) as told:
+            write(found.schema, told, sys.stdout)
+
+
+def _rows(told: DataFrame) -> Generator[Any]:
+    """Who sees rows come needs no bar beside them."""
+    is_seen = sys.stdout.isatty()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(watched(told.sparkSession, "query"))
+        for row in told.toLocalIterator(prefetchPartitions=True):
+            if is_seen:
+                stack.close()
+            yield row

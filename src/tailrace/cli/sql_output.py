@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as a table for people, as CSV, as JSON lines, and as Parquet.
+"""Rows of a DataFrame as CSV, as JSON lines, and as Parquet; `sql_table` shows them to people.
 
 Bytes are shown as text where they are that, as in other commands. Times are made text by Spark: it
 has some that Python has not, of years before 1 and after 9999.
@@ -18,8 +18,6 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any, Final
 
-import click
-
 from tailrace.cli.output import as_json
 from tailrace.errors import TailraceError
 
@@ -28,14 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_place",
-    "print_rows",
+    "shown",
     "with_told_times",
     "write_csv",
     "write_json",
     "write_parquet",
 ]
 
-_WIDEST = 10_000  # where no terminal sets a limit
 _SECOND: Final = 1_000_000  # in microseconds
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
@@ -141,39 +138,7 @@ def shown(value: Any) -> str:
     )
 
 
-def _visible(text: str) -> str:
-    """A terminal would obey other characters."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 # --- rows -----------------------------------------------------------------------------------
-
-
-def print_rows(schema: Any, rows: list[Any]) -> None:
-    """A table that is cut to the terminal; in what is piped nothing is cut."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for field in schema.fields:
-        is_number = type(field.dataType).__mro__[1].__name__ in (
-            "IntegralType",
-            "FractionalType",
-        )
-        justify: Any = "right" if is_number else "left"
-        table.add_column(Text(field.name), justify=justify, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        table.add_row(*(Text(_visible(shown(value))) for value in row))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDEST
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip())
 
 
 def write_csv(schema: Any, rows: Iterable[Any], out: IO[str]) -> None:

@@ -1,17 +1,10 @@
-"""A Spark session for a laptop: quiet, and quick to start.
-
-Half of what Spark takes to start goes into loading some fifteen thousand classes. The first session
-on a machine has the JVM write them to an archive when it ends (AppCDS), and later ones map that.
-What streams needs some thousand others, so that has an archive of its own: one that a query has
-made would leave them out.
-"""
+"""A Spark session for a laptop: quiet, and quick to start."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -19,13 +12,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from tailrace.errors import TailraceError
+from tailrace.spark.class_archive import ClassArchive
 from tailrace.spark.interpreter import script_in
+from tailrace.spark.java import JAVA_OPTIONS, find_java
+from tailrace.spark.masters import check_reachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,12 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["end_jvm", "is_static", "local_session", "processors"]
 
 _PYTHONS: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-_OLDEST_JAVA: Final = 17
-_INSTALL_JAVA: Final = (
-    f"install Java {_OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless), or "
-    "set JAVA_HOME"
-)
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # The JVM's optimizing compiler takes a quarter of all processor time of a start, for code that is
 # about to be done with. It waits for ten times as many calls as usual: what goes on for some
 # seconds comes to it all the same.
@@ -46,13 +34,9 @@ _PATIENT: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-_MAGIC: Final = bytes.fromhex("a8ab0bf0")  # of an archive on top of the JVM's own
-_PATIENCE_S: Final = 600
-_DAY_S: Final = 86_400
-_UNUSED_S: Final = 60 * _DAY_S  # after which an archive is taken for that of an older version
 _ENDING_S: Final = 10
 _LONGEST_SOCKET: Final = 103  # bytes of its path, on whichever system has the least room
-_REFUSED: Final = re.compile(r"\[cds\b.*\] (UseSharedSpaces: |Unable to use)")
+_TITLE: Final = "Error occurred during initialization of VM"
 
 _jvm: subprocess.Popen[bytes] | None = None  # that `local_session` has started
 
@@ -63,26 +47,38 @@ def local_session(
     purpose: str = "tables",
     of_sql: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with the settings that suit queues: no web page, times in UTC, few partitions after
-    a shuffle, and nothing of Spark's log on the terminal (`TAILRACE_DEBUG=1` shows it).
+    """A session with the settings that suit queues, and nothing of the logs of Spark and pyspark on
+    the terminal (`TAILRACE_DEBUG=1` shows them).
 
     `master` is all cores of this machine (`local[*]`) unless it says otherwise; `conf` is added,
-    and wins. If this process has a session already, that is the one. Sessions of one `purpose` load
-    about the same classes. Of `of_sql`, settings of Spark SQL, it has those that no session can
-    change later.
+    and wins: `local_session(conf={"spark.driver.memory": "8g"})`. What differs from Spark's own
+    defaults:
+
+    | Setting | Is |
+    |---|---|
+    | `spark.driver.memory` | `2g`: with a local master all that Spark has, for the tasks, too |
+    | `spark.sql.session.timeZone` | `UTC` |
+    | `spark.sql.shuffle.partitions` | with a local master, twice the number of its cores |
+    | `spark.sql.warehouse.dir` | a folder that goes when the process ends |
+    | `spark.ui.enabled`, `spark.ui.showConsoleProgress` | `false` |
+    | `spark.log.level` | `ERROR` |
+
+    A cluster that cannot be reached is refused at once. If this process has a session already,
+    that is the one. Sessions of one `purpose` load about the same classes. Of `of_sql`, settings of
+    Spark SQL, it has those that no session can change later.
     """
     try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError:
         raise TailraceError("pyspark is missing: pip install 'tailrace[spark]'") from None
-    settings = _settings(master or "local[*]", conf or {})
+    _quiet_pyspark()
+    settings = _settings(master or "local[*]", conf or {}, _folder_until_exit())
     is_local = settings["spark.master"].startswith("local")
-    if is_local:
-        settings = _local_settings(_folder_until_exit()) | settings
     builder = SparkSession.builder
     if SparkContext._gateway is not None:
         return builder.config(map=settings).getOrCreate()
+    check_reachable(settings["spark.master"])
     with _python(script_in(_folder_until_exit()) if is_local else None, settings):
         _start_jvm(settings, purpose)
         settings |= {name: value for name, value in (of_sql or {}).items() if is_static(name)}
@@ -115,34 +111,48 @@ def _python(script: str | None, settings: Mapping[str, Any]) -> Iterator[None]:
             os.environ[name] = sys.executable
 
 
-def _settings(master: str, given: Mapping[str, str]) -> dict[str, Any]:
-    settings = {
+def _settings(master: str, given: Mapping[str, str], folder: str) -> dict[str, Any]:
+    """`folder` is where Spark may put what goes with the session. It makes one for tables, whether
+    there are any or not; not in the current one."""
+    settings: dict[str, Any] = {
         "spark.master": master,
         "spark.app.name": "tailrace",
         "spark.driver.memory": "2g",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(2 * _cores(master)),
+        "spark.sql.warehouse.dir": folder,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **given,
     }
-    return settings | dict(given)
+    if settings["spark.master"].startswith("local"):
+        settings = _local_settings(settings["spark.master"], folder) | settings
+    return settings
 
 
-def _local_settings(folder: str) -> dict[str, str]:
-    """Where all of Spark is on this machine.
+def _local_settings(master: str, folder: str) -> dict[str, str]:
+    """Where all of Spark is on this machine, whose cores are those that work.
 
-    It makes a folder for tables, whether there are any or not; not in the current one. And from 4.1
-    on it can talk to Python by sockets that are files. By those that are ports each task begins
-    with a pause of 40 ms: one system waits for the other to confirm the first part before it sends
-    the second, and that one for something to send along.
+    From 4.1 on Spark can talk to Python by sockets that are files. By those that are ports each
+    task begins with a pause of 40 ms: one system waits for the other to confirm the first part
+    before it sends the second, and that one for something to send along.
     """
-    settings = {"spark.sql.warehouse.dir": folder}
+    settings = {"spark.sql.shuffle.partitions": str(2 * _cores(master))}
     path = os.fsencode(folder) + b"/.12345678-1234-1234-1234-123456789abc.sock"
     if hasattr(socket, "AF_UNIX") and len(path) <= _LONGEST_SOCKET:
         settings["spark.python.unix.domain.socket.enabled"] = "true"
         settings["spark.python.unix.domain.socket.dir"] = folder
     return settings
+
+
+def _quiet_pyspark() -> None:
+    """It logs each error that it raises, kilobytes of JSON with the whole of Java's trace. They are
+    its own kind of loggers, which have to be made by it."""
+    from pyspark.logger import PySparkLogger
+
+    is_quiet = not os.environ.get("TAILRACE_DEBUG")
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = is_quiet
 
 
 @functools.cache
@@ -174,13 +184,13 @@ def _start_jvm(settings: dict[str, Any], purpose: str) -> None:
     from pyspark.java_gateway import launch_gateway
 
     launch: Any = launch_gateway  # it has no types
-    archive = Archive.of(_find_java(), settings, purpose)
-    given = _with_patience(settings.get(_JAVA_OPTIONS, ""))
+    archive = ClassArchive.of(find_java(), settings, purpose)
+    given = _with_patience(settings.get(JAVA_OPTIONS, ""))
     with _said() as said, _on_loopback(settings["spark.master"]):
         while True:
             more = "" if archive is None else archive.options(is_heard=said is not None)
             conf = SparkConf(loadDefaults=False)
-            for name, value in {**settings, _JAVA_OPTIONS: f"{given} {more}".strip()}.items():
+            for name, value in {**settings, JAVA_OPTIONS: f"{given} {more}".strip()}.items():
                 conf.set(name, value)
             streams = {} if said is None else {"stdout": said, "stderr": said}
             try:
@@ -194,8 +204,8 @@ def _start_jvm(settings: dict[str, Any], purpose: str) -> None:
                     continue
                 raise TailraceError(f"Spark does not start: {_reason(said) or error}") from error
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
-        if archive is not None and said is not None and _REFUSED.search(_text(said)):
-            archive.drop()
+        if archive is not None and said is not None:
+            archive.drop_if_refused(_text(said))
     if gateway.proc is not None:
         global _jvm
         _jvm = gateway.proc
@@ -269,9 +279,12 @@ def _text(said: IO[bytes]) -> str:
 
 
 def _reason(said: IO[bytes] | None) -> str:
-    """What a JVM said that did not start: the first line that is an error, or the last one."""
+    """What a JVM said that did not start: the first line that is an error, or the last one. Some
+    errors have a title, and the next line says what it is."""
     lines = [] if said is None else _text(said).split("\n")
     lines = [line.strip() for line in lines if line.strip()]
+    if _TITLE in lines[:-1]:
+        return lines[lines.index(_TITLE) + 1]
     wrong = re.compile(r"error|exception|invalid|unrecognized", re.IGNORECASE)
     return ([line for line in lines if wrong.search(line)] or lines[-1:] or [""])[0]
 
@@ -287,146 +300,3 @@ def _on_loopback(master: str) -> Iterator[None]:
         yield
     finally:
         del os.environ["SPARK_LOCAL_IP"]
-
-
-# --- Java -----------------------------------------------------------------------------------
-
-
-def _find_java() -> str:
-    """The one that Spark's scripts take; they say little if it is missing or too old."""
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if java is None:
-        raise TailraceError(f"Java is missing, which Spark needs: {_INSTALL_JAVA}")
-    if not os.access(java, os.X_OK):
-        raise TailraceError(f"JAVA_HOME is {home}, and there is no {java}: {_INSTALL_JAVA}")
-    java = os.path.realpath(java)
-    version = _java_version(java)
-    if version and int(version.removeprefix("1.").split(".")[0]) < _OLDEST_JAVA:
-        raise TailraceError(f"{java} is Java {version}, too old for Spark: {_INSTALL_JAVA}")
-    return java
-
-
-def _java_version(java: str) -> str:
-    """From the file that each Java has; asking it would take a tenth of a second."""
-    with contextlib.suppress(OSError):
-        release = Path(java).parents[1].joinpath("release").read_text(errors="replace")
-        found = re.search(r'JAVA_VERSION="(\d[\w.]*)', release)
-        if found is not None:
-            return found[1]
-    return ""
-
-
-# --- the archive of classes -----------------------------------------------------------------
-
-
-class Archive:
-    """A file of classes of one Java and one Spark, or the wish for one.
-
-    The JVM checks whose it is and what is in it, and goes on without one that is not as it should
-    be; only one that was cut short would kill it, so its length is in its name. Each process that
-    makes one has a name of its own for it, `….PID.new`. It is written when that process has ended,
-    so a later one renames it. The header is written last: a file that has one is whole.
-    """
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self._name = name
-        self._used: Path | None = None
-
-    @classmethod
-    def of(cls, java: str, settings: Mapping[str, Any], purpose: str) -> Archive | None:
-        """`None` where there can be none, or somebody has chosen another."""
-        if "SharedArchiveFile" in settings.get(_JAVA_OPTIONS, ""):
-            return None
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tailrace"
-        folder = folder.absolute()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            name = _archive_name(java, settings, purpose)
-        except (OSError, RuntimeError):  # nobody's home
-            return None
-        if not os.access(folder, os.W_OK) or re.search(r"[\s\"'\\,:%]", str(folder)):
-            return None  # the JVM would read such a path as something else
-        return cls(folder, name)
-
-    @property
-    def is_used(self) -> bool:
-        return self._used is not None
-
-    def options(self, *, is_heard: bool) -> str:
-        """What the JVM is told. `is_heard`: it may say much."""
-        with contextlib.suppress(OSError):  # another process may be at it, too
-            self._take_new()
-            self._clear()
-        self._used = self._newest()
-        if self._used is None:
-            return self._make()
-        found = f"-XX:SharedArchiveFile={self._used} -XX:+VerifySharedSpaces"
-        return f"{found} -Xlog:cds=info" if is_heard else found
-
-    def drop(self) -> None:
-        """It is of no use: the next session makes a new one."""
-        if self._used is not None:
-            with contextlib.suppress(OSError):
-                self._used.unlink()
-
-    def _make(self) -> str:
-        """Unless another process is about to: it takes time."""
-        now = time.time()
-        try:
-            for path in self._folder.glob(f"{self._name}.*.new"):
-                if now - path.stat().st_mtime < _PATIENCE_S:
-                    return ""
-            mine = self._folder / f"{self._name}.{os.getpid()}.new"
-            mine.touch()
-        except OSError:
-            return ""
-        return f"-XX:ArchiveClassesAtExit={mine}"
-
-    def _newest(self) -> Path | None:
-        found = None
-        for path in self._folder.glob(f"{self._name}-*.jsa"):
-            with contextlib.suppress(OSError):
-                stat = path.stat()
-                if path.name == f"{self._name}-{stat.st_size}.jsa":
-                    found = max(found or (0, path), (stat.st_mtime, path))
-        if found is None:
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(found[1])  # it is in use
-        return found[1]
-
-    def _take_new(self) -> None:
-        for path in self._folder.glob(f"{self._name}.*.new"):
-            with path.open("rb") as file:
-                if file.read(len(_MAGIC)) == _MAGIC:
-                    os.fsync(file.fileno())
-                    size = os.fstat(file.fileno()).st_size
-                    path.replace(self._folder / f"{self._name}-{size}.jsa")
-
-    def _clear(self) -> None:
-        """What was never finished, and what is of versions that are not used any more."""
-        now = time.time()
-        for path in [*self._folder.glob("spark-*.jsa"), *self._folder.glob("spark-*.new")]:
-            most = _DAY_S if path.suffix == ".new" else _UNUSED_S
-            if now - path.stat().st_mtime > most:
-                path.unlink()
-
-
-def _archive_name(java: str, settings: Mapping[str, Any], purpose: str) -> str:
-    """By all that the JVM compares, and what it is for."""
-    import pyspark
-    from pyspark.find_spark_home import _find_spark_home
-
-    digest = hashlib.sha256(java.encode())
-    library = Path(java).parents[1] / "lib" / "server" / "libjvm.so"
-    jars = sorted(Path(_find_spark_home(), "jars").glob("*.jar"))
-    for path in [library, *jars]:
-        with contextlib.suppress(FileNotFoundError):
-            stat = path.stat()
-            digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
-    for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"):
-        digest.update(f"{settings.get(name)}\0".encode())
-    versions = f"{pyspark.__version__}-java-{_java_version(java) or 'unknown'}"
-    return f"spark-{versions}-{purpose}-{digest.hexdigest()[:12]}"

@@ -65,6 +65,7 @@ _MAKES_TABLES: Final = (
     "ReplaceTable",
     "ReplaceTableAsSelect",
 )
+_MAKES_VIEWS: Final = ("CreateTempViewUsing", "CreateView", "CreateViewCommand")
 _CHANGES_TABLES: Final = (
     "AlterViewAs",
     "DeleteFromTable",
@@ -108,6 +109,11 @@ def query(
     kind = str(parsed.getClass().getSimpleName())
     if kind in _MAKES_TABLES:
         _check_stays(spark, parsed)
+    if kind in _MAKES_VIEWS and (kind != "CreateView" or _is_ours(spark, _target(parsed))):
+        raise TailraceError(
+            "a view is gone when the command ends; give a query its name within the statement: "
+            "WITH name AS (SELECT …) SELECT …"
+        )
     if kind in _CHANGES_TABLES and views.alike(".".join(_target(parsed))):
         raise TailraceError(_ONLY_READS)
     try:
@@ -248,15 +254,21 @@ def _explained(spark: SparkSession, statement: str) -> Any:
 
 def _check_stays(spark: SparkSession, parsed: Any) -> None:
     """Refuse a table of the session's own catalog that goes with the session."""
-    is_ours = spark.conf.get("spark.sql.catalogImplementation") == "in-memory" and (
-        spark.conf.get("spark.sql.defaultCatalog") == "spark_catalog"
-    )
-    is_ours = is_ours and parsed.name().nameParts().size() == 1
-    if is_ours and parsed.tableSpec().location().isEmpty():
+    name = list(_each(parsed.name().nameParts()))
+    if _is_ours(spark, name) and parsed.tableSpec().location().isEmpty():
         raise TailraceError(
             "a table is gone when the command ends; write what a query gives to files with "
             "--output parquet:PATH"
         )
+
+
+def _is_ours(spark: SparkSession, name: list[str]) -> bool:
+    """Is it a name of the session's own catalog, which nobody sees after it?"""
+    return (
+        len(name) == 1
+        and spark.conf.get("spark.sql.catalogImplementation") == "in-memory"
+        and spark.conf.get("spark.sql.defaultCatalog") == "spark_catalog"
+    )
 
 
 def _target(parsed: Any) -> list[str]:
