@@ -45,7 +45,7 @@ from tailrace.spark.batches import plan_batches
 from tailrace.spark.encoding import IGNORED, Encoder, check_schema
 from tailrace.spark.options import SinkOptions
 from tailrace.spark.planning import Place, unseen
-from tailrace.spark.versions import HAS_ARROW_STREAMS, StreamArrowWriter
+from tailrace.spark.versions import StreamArrowWriter
 from tailrace.spark.workers import settle
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
@@ -90,7 +90,6 @@ class _Writer:
             raise ConfigError(f"{self._MODE}: a queue is only appended to; {self._APPEND}")
         self._options = options
         self._columns = check_schema(schema)
-        self._schema = schema
         self._host = socket.gethostname()  # the driver's
         is_named = options.queue is not None or options.topic is not None
         if not is_named and not {"queue", "topic"} & set(self._columns):
@@ -286,8 +285,7 @@ class StreamWriter(_Writer, StreamArrowWriter):  # type: ignore[misc]
         context: Any = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
-        batches = iterator if HAS_ARROW_STREAMS else _batches(iterator, self._schema)
-        return self._stage(batches, Transaction(f"spark-{query}", int(batch)))
+        return self._stage(iterator, Transaction(f"spark-{query}", int(batch)))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
         self._publish(messages)
@@ -295,20 +293,6 @@ class StreamWriter(_Writer, StreamArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         self._clear_up(messages, is_done=False)
-
-
-def _batches(rows: Iterator[Any], schema: Any) -> Iterator[pa.RecordBatch]:
-    """Rows, as Spark 4.0 gives them, in batches."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    arrow, held = to_arrow_schema(schema), []
-    for row in rows:
-        held.append(row.asDict())
-        if len(held) == 10_000:
-            yield pa.RecordBatch.from_pylist(held, arrow)
-            held = []
-    if held:
-        yield pa.RecordBatch.from_pylist(held, arrow)
 
 
 # --- which queue ----------------------------------------------------------------------------
