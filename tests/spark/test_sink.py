@@ -31,6 +31,7 @@ pyspark = pytest.importorskip("pyspark")
 from pyspark.sql import types as t  # noqa: E402
 
 from tailrace.spark import sink  # noqa: E402
+from tailrace.spark.encoding import TAKES  # noqa: E402
 from tailrace.spark.options import SinkOptions  # noqa: E402
 from tailrace.spark.sink import BatchWriter, StreamWriter, Transaction  # noqa: E402
 
@@ -807,7 +808,8 @@ def test_a_kill_between_the_queues_of_a_job(tmp_path: Path, step: int) -> None:
         ("string", "routing_key", "a/#", "routing_key.*wildcard"),
         ("string", "routing_key", "a/$ack", "routing_key.*verb"),
         ("string", "routing_key", "a\0b", "routing_key.*NUL"),
-        ("string", "topic", "a/+", "'a/\\+' has a wildcard"),
+        ("string", "topic", "a/+", "the column 'topic': .*'a/\\+' has a wildcard"),
+        ("string", "topic", "", "the column 'topic': a topic must not be empty"),
         ("bigint", "ttl", -5, "'ttl': -5 cannot be a number of seconds"),
         ("bigint", "ttl", 2**62, "'ttl'.* cannot be a number of seconds"),
         ("double", "ttl", float("nan"), "'ttl': nan cannot be"),
@@ -835,8 +837,11 @@ def test_values_that_are_refused(
 
 
 def test_a_topic_that_is_an_option(path: str) -> None:
-    made = writer(path, {"value": "binary"}, topic="a/#")
-    with pytest.raises(TailraceError, match="wildcard"):
+    for topic, says in [("a/#", "wildcard"), ("", "must not be empty")]:
+        with pytest.raises(ConfigError, match=rf"^topic: .*{says}"):
+            writer(path, {"value": "binary"}, topic=topic)
+    made = writer(path, {"value": "binary"}, topic="a/b")
+    with pytest.raises(ConfigError, match=r"^topic: no queue is bound to the topic 'a/b'"):
         made.write(iter([pa.RecordBatch.from_pydict({"value": pa.array([b"1"])})]))
 
 
@@ -852,6 +857,79 @@ def test_rows_that_are_larger_than_the_usual_batch(path: str) -> None:
     with pytest.raises(Full, match=r"'narrow' takes: max_batch_bytes is 1,048,576"):
         write(path, VALUE, [{"value": bytes(1 << 20)}], queue="narrow")
     assert values(path, "narrow") == []
+
+
+def raw(*values: bytes | None) -> Any:
+    """Strings of any bytes, as Spark has them."""
+    return pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
+
+
+def test_strings_that_are_not_utf8(path: str) -> None:
+    """Values and keys are bytes, in the first row of a task as in any other."""
+    given = [b"caf\xe9", b"ok", b"caf\xe9", b"\xff"]
+    rows = pa.RecordBatch.from_pydict({"value": raw(*given), "key": raw(*reversed(given))})
+    once = writer(path, {"value": "string", "key": "string"}, queue="q")
+    once.commit([once.write(iter([rows]))])
+    assert [(m.value, m.key) for m in messages(path)] == list(
+        zip(given, reversed(given), strict=True)
+    )
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("column", ["headers", "routing_key", "topic", "queue", "message_id"])
+def test_text_that_is_not_utf8(path: str, column: str, row: int) -> None:
+    """The column is named, whichever row it is."""
+    texts = [b"q", b"q"]
+    texts[row] = b"caf\xe9"
+    given = raw(*texts)
+    kind = "string"
+    if column == "headers":
+        kind = "map"
+        given = pa.MapArray.from_arrays([0, 1, 2], given, pa.array([b"", b""]))
+    where = {} if column in ("topic", "queue") else {"queue": "q"}
+    once = writer(path, {"value": "binary", column: kind}, **where)
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([b"1", b"2"]), column: given})
+    with pytest.raises(ConfigError, match=rf"^the column '{column}': b'caf\\xe9' is not UTF-8"):
+        once.write(iter([rows]))
+    assert not staged(path)
+
+
+def test_names_of_columns_in_any_case(path: str) -> None:
+    """As in Spark; one that is null throughout has no type."""
+    fields = [("Value", t.StringType()), ("KEY", t.NullType()), ("TimestampType", t.LongType())]
+    kinds = t.StructType([t.StructField(name, kind) for name, kind in fields])
+    once = BatchWriter(SinkOptions.parse({"path": path, "queue": "q"}), kinds, overwrite=False)
+    rows: dict[str, Any] = {
+        "Value": pa.array(["x", None]),
+        "KEY": pa.nulls(2),
+        "TimestampType": pa.array([0, 0]),
+    }
+    once.commit([once.write(iter([pa.RecordBatch.from_pydict(rows)]))])
+    assert [(m.value, m.key) for m in messages(path)] == [(b"x", None), (None, None)]
+    for name, says in [("VALUE", "'Value' and 'VALUE' are the same"), ("Value", "is there twice")]:
+        alike = t.StructType([*kinds.fields, t.StructField(name, t.StringType())])
+        with pytest.raises(ConfigError, match=says):
+            BatchWriter(SinkOptions.parse({"path": path, "queue": "q"}), alike, overwrite=False)
+
+
+@pytest.mark.parametrize("name", [n for n in TAKES if n not in ("queue", "topic")])
+def test_columns_that_are_null_by_their_type(path: str, name: str) -> None:
+    fields = {"value": t.BinaryType(), name: t.NullType()}
+    kinds = t.StructType([t.StructField(each, kind) for each, kind in fields.items()])
+    once = BatchWriter(SinkOptions.parse({"path": path, "queue": "q"}), kinds, overwrite=False)
+    rows: dict[str, Any] = {"value": pa.array([b"x", b"y"]), name: pa.nulls(2)}
+    once.commit([once.write(iter([pa.RecordBatch.from_pydict(rows)]))])
+    assert values(path) == ([None, None] if name == "value" else [b"x", b"y"])
+
+
+@pytest.mark.parametrize("name", ["queue", "topic"])
+def test_rows_that_do_not_say_where_they_go(path: str, name: str) -> None:
+    fields = {"value": t.BinaryType(), name: t.NullType()}
+    kinds = t.StructType([t.StructField(each, kind) for each, kind in fields.items()])
+    once = BatchWriter(SinkOptions.parse({"path": path}), kinds, overwrite=False)
+    rows: dict[str, Any] = {"value": pa.array([b"x"]), name: pa.nulls(1)}
+    with pytest.raises(ConfigError, match=f"the column '{name}' is null in a row"):
+        once.write(iter([pa.RecordBatch.from_pydict(rows)]))
 
 
 def test_large_strings(path: str) -> None:

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace import hooks
-from tailrace.errors import ConfigError, Full, TailraceError
+from tailrace.errors import ConfigError, Full, InvalidName, TailraceError
 from tailrace.kernel import Record, TooLarge, encode, encode_headers
 from tailrace.kernel.arrow import Source
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
@@ -42,7 +43,7 @@ from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
 from tailrace.queue.topics import Bindings, check_topic
 from tailrace.spark.batches import plan_batches
-from tailrace.spark.encoding import IGNORED, Encoder, check_schema
+from tailrace.spark.encoding import Encoder, as_text, check_schema, known_columns
 from tailrace.spark.options import SinkOptions
 from tailrace.spark.planning import Place, unseen
 from tailrace.spark.versions import StreamArrowWriter
@@ -97,6 +98,8 @@ class _Writer:
                 "queue: name the queue, or the topic, by an option, or for each row by a column "
                 "`queue` or `topic`"
             )
+        if options.topic is not None:
+            _check_topic(options.topic, "topic")
         if options.queue is not None:
             self._check_there(options.queue, Place(options.path).queues())
 
@@ -123,8 +126,7 @@ class _Writer:
         stages: dict[str, _Staging] = {}
         try:
             for batch in batches:
-                kept = batch.drop_columns([n for n in IGNORED if n in batch.schema.names])
-                for queue, rows in routes.of(kept):
+                for queue, rows in routes.of(known_columns(batch)):
                     if queue.name not in stages:
                         stages[queue.name] = _Staging(queue, place, transaction)
                     stages[queue.name].add(rows)
@@ -317,17 +319,19 @@ class _Routes:
         elif options.topic is not None:
             topic = pa.repeat(pa.scalar(options.topic, pa.string()), rows.num_rows)
             kept = _addressed(rows).append_column("topic", topic)
-            for queue in self._bound(options.topic):
+            for queue in self._bound(options.topic, "topic"):
                 yield queue, kept
         elif "queue" in rows.schema.names:
             yield from self._by_column(rows.column("queue"), "queue", _addressed(rows), self._named)
         else:
-            yield from self._by_column(rows.column("topic"), "topic", rows, self._bound)
+            find = partial(self._bound, told_by="the column 'topic'")
+            yield from self._by_column(rows.column("topic"), "topic", rows, find)
 
     def _by_column(
         self, column: Any, name: str, rows: pa.RecordBatch, find: Any
     ) -> Iterator[tuple[QueueSettings, pa.RecordBatch]]:
         """Each queue gets its rows in their order."""
+        column = as_text(name, column)
         if column.null_count:
             raise ConfigError(f"the column {name!r} is null in a row: it says where that goes")
         values: dict[str, list[str]] = {}
@@ -344,15 +348,22 @@ class _Routes:
             raise ConfigError(f"the column 'queue': there is no queue {name!r}; there are {known}")
         return [self._there[name]]
 
-    def _bound(self, topic: str) -> list[QueueSettings]:
+    def _bound(self, topic: str, told_by: str) -> list[QueueSettings]:
         found = self._known.get(topic)
         if found is None:
-            check_topic(topic)
+            _check_topic(topic, told_by)
             names = self._bindings.match(topic)
             if not names:
-                raise ConfigError(f"no queue is bound to the topic {topic!r}")
+                raise ConfigError(f"{told_by}: no queue is bound to the topic {topic!r}")
             found = self._known[topic] = [self._there[name] for name in sorted(names)]
         return found
+
+
+def _check_topic(topic: str, told_by: str) -> None:
+    try:
+        check_topic(topic)
+    except InvalidName as error:
+        raise ConfigError(f"{told_by}: {error}") from error
 
 
 def _addressed(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -415,14 +426,17 @@ class _Staging:
                 self._stage.add(source.encode(self._now_ms, self._codec, start, stop))
 
     def _record(self, records: pa.RecordBatch, row: int) -> Record:
-        """A row as a record."""
-        found = records.slice(row, 1).to_pylist()[0]
+        """A row as a record. Its value may be a string that is not UTF-8."""
+        one = records.slice(row, 1)
+        value, key = (one.column(name).cast(pa.binary())[0].as_py() for name in ("value", "key"))
         headers = self._same_headers
-        if "headers" in found:
-            headers = [(pair["key"], pair["value"]) for pair in found["headers"]]
-        value = found["value"]
-        value = value.encode() if isinstance(value, str) else value
-        return Record(None, found.get("timestamp"), found["key"], value, headers)
+        if "headers" in one.schema.names:
+            pairs = one.column("headers")[0].as_py()
+            headers = [(pair["key"], pair["value"]) for pair in pairs]
+        timestamp = None
+        if "timestamp" in one.schema.names:
+            timestamp = one.column("timestamp")[0].as_py()
+        return Record(None, timestamp, key, value, headers)
 
     def _check_sizes(self, records: pa.RecordBatch) -> None:
         if not self._most:
