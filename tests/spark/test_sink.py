@@ -885,7 +885,9 @@ def test_text_that_is_not_utf8(path: str, column: str, row: int) -> None:
     kind = "string"
     if column == "headers":
         kind = "map"
-        given = pa.MapArray.from_arrays([0, 1, 2], given, pa.array([b"", b""]))
+        given = pa.MapArray.from_arrays(
+            pa.array([0, 1, 2], pa.int32()), given, pa.array([b"", b""])
+        )
     where = {} if column in ("topic", "queue") else {"queue": "q"}
     once = writer(path, {"value": "binary", column: kind}, **where)
     rows = pa.RecordBatch.from_pydict({"value": pa.array([b"1", b"2"]), column: given})

@@ -384,18 +384,18 @@ class _Staging:
         self._encoder = Encoder(queue.name, queue.limits.message_ttl_ms, self._now_ms)
         self._same_headers = self._encoder.same_headers
         self._raw_headers = encode_headers(self._same_headers)
-        self._stage = self._begin(place, transaction.name, options.segment_bytes)
+        self._stage = self._begin(place, transaction.name, options)
         self._marks = [
             (PRODUCER_HEADER, transaction.producer.encode()),
             (SEQUENCE_HEADER, b"%d" % transaction.sequence),
         ]
 
-    def _begin(self, place: Place, transaction: str, segment_bytes: int) -> Stage:
+    def _begin(self, place: Place, transaction: str, options: LogOptions) -> Stage:
         """The folder of a queue is made by whoever uses it first, and goes when it is deleted. If
         that was just before we made it, nobody clears it up but us."""
         fs, folder = OsFileSystem(), place.folder(self.queue.name)
         place.check_same(self.queue.name, self.queue.incarnation)
-        stage = Stage(fs, folder, transaction, segment_bytes)
+        stage = Stage(fs, folder, transaction, options)
         try:
             place.check_same(self.queue.name, self.queue.incarnation)
         except TailraceError:
