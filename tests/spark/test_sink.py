@@ -22,9 +22,10 @@ import pytest
 
 import tailrace
 from tailrace import ConfigError, Full, NotWritten, Store, TailraceError
+from tailrace.log import staging
 from tailrace.log.adopting import pack_staged
 from tailrace.log.adoption import Adoption
-from tailrace.log.fs import OsFile, OsFileSystem
+from tailrace.log.fs import OsFile, OsFileSystem, Space
 
 pyspark = pytest.importorskip("pyspark")
 
@@ -654,6 +655,58 @@ def test_a_full_queue_is_not_waited_for(path: str) -> None:
     assert values(path, "f") == [b"1", b"2"]
 
 
+def test_a_disk_that_is_too_full(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for one who publishes: refused when a task begins, and when it gets so full meanwhile. For
+    the rest there is a path in the error."""
+    large = [{"value": os.urandom(3 << 20)} for _ in range(10)]
+    once = writer(path, VALUE, queue="q")
+    asked = 0
+
+    def space(full_at: int) -> Callable[..., Space]:
+        def measure(*_: object) -> Space:
+            nonlocal asked
+            asked += 1
+            return Space(100 << 30, (5 if asked >= full_at else 50) << 30)
+
+        return measure
+
+    with tailrace.open(path) as store:
+        store.get("q").configure(segment_bytes="64MiB")
+    for full_at in (1, 3):
+        asked = 0
+        with monkeypatch.context() as patched:
+            patched.setattr(OsFileSystem, "space", space(full_at))
+            with pytest.raises(
+                Full, match=r"the disk of .*data.* is fuller than disk\.refuse_ratio"
+            ):
+                once.write(iter([batch(VALUE, large)]))
+        assert asked == full_at
+        assert staged(path) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "write_all", fails(errno.ENOSPC))
+        with pytest.raises(Full, match=rf"{path}.*: the disk of .* is full .* write again"):
+            once.write(iter([batch(VALUE, large)]))
+    assert staged(path) == []
+    task = once.write(iter([batch(VALUE, large)]))
+    with monkeypatch.context() as patched:
+        patched.setattr(sink, "pack_staged", fails(errno.EDQUOT))
+        with pytest.raises(Full, match=rf"{path}.*: the disk of .* is full .* write again"):
+            once.commit([task])
+        patched.setattr(sink, "pack_staged", fails(errno.EIO))
+        with pytest.raises(OSError, match="no"):
+            once.commit([task])
+    assert values(path) == []
+    once.commit([task])
+    assert len(values(path)) == 10
+
+
+def fails(code: int) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise OSError(code, "no")
+
+    return fail
+
+
 def test_batches_of_queries(path: str) -> None:
     """Each query counts by itself; an old batch, of somebody who was given up, is refused."""
     options = SinkOptions.parse({"path": path, "queue": "q"})
@@ -885,9 +938,8 @@ def test_text_that_is_not_utf8(path: str, column: str, row: int) -> None:
     kind = "string"
     if column == "headers":
         kind = "map"
-        given = pa.MapArray.from_arrays(
-            pa.array([0, 1, 2], pa.int32()), given, pa.array([b"", b""])
-        )
+        lists: Any = pa.MapArray
+        given = lists.from_arrays(pa.array([0, 1, 2], pa.int32()), given, pa.array([b"", b""]))
     where = {} if column in ("topic", "queue") else {"queue": "q"}
     once = writer(path, {"value": "binary", column: kind}, **where)
     rows = pa.RecordBatch.from_pydict({"value": pa.array([b"1", b"2"]), column: given})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tailrace.errors import Corrupt
 from tailrace.kernel import HEADER_SIZE, Draft
@@ -47,13 +47,21 @@ class Stage:
     """
 
     def __init__(
-        self, fs: FileSystem, folder: str, transaction: str, limits: LogOptions | int
+        self,
+        fs: FileSystem,
+        folder: str,
+        transaction: str,
+        limits: LogOptions | int,
+        check_room: Callable[[], None] = lambda: None,
     ) -> None:
-        """`limits`: the options of the log, or the size of its segments if that is all."""
+        """`limits`: the options of the log, or the size of its segments if that is all.
+        `check_room` raises if nothing more is to be written: it is asked for each file, and every
+        few megabytes."""
         self._fs = fs
         self._folder = folder
         self._transaction = transaction
         self._options = _options(limits)
+        self._check_room = check_room
         self._file: File | None = None
         self._pieces: list[Piece] = []
         self._path = ""  # of the file, and what is in it
@@ -68,6 +76,7 @@ class Stage:
         if self._file is not None and is_full:
             self._end_file()
         if self._file is None:
+            self._check_room()
             self._path = f"{self._transaction}/{secrets.token_hex(8)}.seg"
             self._facts = self._new_facts()
             self._file = self._create(staging_path(self._folder, self._path))
@@ -77,6 +86,7 @@ class Stage:
         facts.observe(facts.next_offset, draft.count, draft.size, draft.max_timestamp)
         size = facts.size - self._unsent[0][1]
         if size >= _AT_ONCE:
+            self._check_room()
             self._part_with(self._sent)  # by now they are there
             self._file.part_with(size, self._unsent[0][1])
             self._sent, self._unsent = self._unsent, []

@@ -33,11 +33,13 @@ from tailrace.kernel import Record, TooLarge, encode, encode_headers
 from tailrace.kernel.arrow import Source
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
 from tailrace.log.adoption import Piece
-from tailrace.log.fs import OsFileSystem
+from tailrace.log.fs import NO_SPACE, OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 from tailrace.log.staging import Stage, discard, staging_path, sweep, withdraw
+from tailrace.queue.disk import DiskSettings, DiskWatch
 from tailrace.queue.inputs import no_batch_holds
+from tailrace.queue.layout import find_root
 from tailrace.queue.names import check_name, to_component
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
@@ -137,6 +139,8 @@ class _Writer:
             for stage in stages.values():
                 with contextlib.suppress(OSError):  # it stays until it is old
                     stage.withdraw()
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise _no_space(error, place.path) from error
             if isinstance(error, FileNotFoundError):
                 for name, stage in stages.items():
                     place.check_same(name, stage.queue.incarnation)
@@ -223,6 +227,10 @@ def _take_in(
             if not is_adopted(queue.log, producer=producer, sequence=sequence):
                 raise _removed(error.filename) from error
             continue
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise _no_space(error, store.layout.root) from error
+            raise
         adopt(queue.log, packed, producer=producer, sequence=sequence).wait()
         hooks.count("published", _count(pieces), queue.name)
 
@@ -241,6 +249,14 @@ def _removed(path: str) -> TailraceError:
     return TailraceError(
         f"{path} was removed meanwhile, with rows that are to be written: what is staged for more "
         "than a day is swept. Nothing was written to this queue; write again"
+    )
+
+
+def _no_space(error: OSError, path: str) -> Full:
+    where = error.filename or path
+    return Full(
+        f"{where}: the disk of {socket.gethostname()} is full ({error.strerror}). Nothing was "
+        "written to this queue; free some space, and write again"
     )
 
 
@@ -394,8 +410,14 @@ class _Staging:
         """The folder of a queue is made by whoever uses it first, and goes when it is deleted. If
         that was just before we made it, nobody clears it up but us."""
         fs, folder = OsFileSystem(), place.folder(self.queue.name)
+        disk = DiskWatch(fs, find_root(fs, place.path), DiskSettings())  # as the driver's store has
+
+        def check_room() -> None:
+            disk.look()  # other tasks fill it as well
+            disk.check()
+
         place.check_same(self.queue.name, self.queue.incarnation)
-        stage = Stage(fs, folder, transaction, options)
+        stage = Stage(fs, folder, transaction, options, check_room)
         try:
             place.check_same(self.queue.name, self.queue.incarnation)
         except TailraceError:
