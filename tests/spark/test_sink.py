@@ -22,6 +22,8 @@ import pytest
 
 import tailrace
 from tailrace import ConfigError, Full, NotWritten, Store, TailraceError
+from tailrace.kernel import TooLarge, read_header
+from tailrace.kernel.arrow import Source
 from tailrace.log import staging
 from tailrace.log.adopting import pack_staged
 from tailrace.log.adoption import Adoption
@@ -32,6 +34,7 @@ pyspark = pytest.importorskip("pyspark")
 from pyspark.sql import types as t  # noqa: E402
 
 from tailrace.spark import sink  # noqa: E402
+from tailrace.spark.batches import plan_batches  # noqa: E402
 from tailrace.spark.encoding import TAKES  # noqa: E402
 from tailrace.spark.options import SinkOptions  # noqa: E402
 from tailrace.spark.sink import BatchWriter, StreamWriter, Transaction  # noqa: E402
@@ -910,6 +913,38 @@ def test_rows_that_are_larger_than_the_usual_batch(path: str) -> None:
     with pytest.raises(Full, match=r"'narrow' takes: max_batch_bytes is 1,048,576"):
         write(path, VALUE, [{"value": bytes(1 << 20)}], queue="narrow")
     assert values(path, "narrow") == []
+
+
+def test_only_large_rows_have_batches_of_their_own(path: str) -> None:
+    """Who reads a small one reads no large one."""
+    sizes = [1_000] * 3_000
+    for row, size in {0: 2 << 20, 1_500: 1 << 20, 1_501: 3 << 20, 2_999: 4 << 20}.items():
+        sizes[row] = size
+    with tailrace.open(path) as store:
+        store.stream("s", compression="none")
+    given = [{"value": bytes(size)} for size in sizes]
+    write(path, VALUE, given, queue="s")
+    assert [len(value or b"") for value in values(path, "s")] == sizes
+    found: list[tuple[int, int]] = []  # records and bytes of each batch
+    for file in sorted(Path(path).rglob("s/segments/*.seg")):
+        data = file.read_bytes()
+        position = 0
+        while position < len(data) and any(data[position : position + 4]):
+            info = read_header(data, position)
+            found.append((info.count, info.size))
+            position += info.size
+    assert sum(count for count, _ in found) == len(sizes)
+    assert [count for count, size in found if size > 1 << 20] == [1] * 4
+    usual = [count for count, size in found if size <= 1 << 20]
+    assert len(usual) == 2 * 2  # what is between them, each more than a megabyte
+
+
+def test_rows_that_are_all_large(path: str) -> None:
+    sizes = [1 << 20, 2 << 20, 1 << 20]
+    source = Source(batch(VALUE, [{"value": bytes(size)} for size in sizes]))
+    assert plan_batches(source, 16 << 20) == [(0, 1), (1, 2), (2, 3)]
+    with pytest.raises(TooLarge):
+        plan_batches(source, 1 << 20)
 
 
 def raw(*values: bytes | None) -> Any:
