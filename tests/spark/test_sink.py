@@ -401,6 +401,44 @@ def test_the_queues_own_lifetime(path: str) -> None:
     assert has_end == [True, False, True]
 
 
+def test_rows_that_have_expired_before_they_are_published(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That is told, if it is so of all rows of a queue: nobody gets any."""
+    kinds = {"value": "binary", "queue": "string", "ttl": "double"}
+    with tailrace.open(path) as store:
+        for name in ("short", "long", "mixed"):
+            store.queue(name)
+        store.queue("own", limits={"message_ttl": "1ms"})
+        store.queue("never")
+
+    def row(queue: str, ttl: float | None) -> dict[str, Any]:
+        return {"value": b"x", "queue": queue, "ttl": ttl}
+
+    def said(*tasks: list[dict[str, Any]], **options: str) -> list[str]:
+        caplog.clear()
+        once = writer(path, kinds, **options)
+        done = [once.write(iter([batch(kinds, []), batch(kinds, each)])) for each in tasks]
+        time.sleep(0.02)
+        for _ in range(2):  # the second time is told of nothing
+            once.commit(done)
+        return sorted(each.getMessage() for each in caplog.records if each.name == "tailrace")
+
+    one, two = said(
+        [row("short", 0.001), row("long", 600.0), row("mixed", 600.0), row("own", None)],
+        [row("short", 0.002), row("mixed", 0.001), row("never", None)],
+    )
+    assert "all 1 rows written to the queue 'own' had expired before they were published" in one
+    assert "all 2 rows written to the queue 'short' had expired before they were published" in two
+    assert said([row("own", 600.0), row("own", 0.0)]) == said([row("own", 0.0)]) == []
+    simple = writer(path, VALUE, queue="own")
+    task = simple.write(iter([batch(VALUE, rows("a", 3))]))
+    time.sleep(0.02)
+    caplog.clear()
+    simple.commit([task])
+    assert "all 3 rows written to the queue 'own'" in caplog.text
+
+
 @pytest.mark.parametrize("kind", ["tinyint", "smallint", "decimal"])
 def test_a_lifetime_of_any_kind_of_number(path: str, kind: str) -> None:
     """A fraction in SQL is a decimal."""

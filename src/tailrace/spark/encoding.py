@@ -131,18 +131,21 @@ class Encoder:
         self._ttl_ms = ttl_ms
         self._now_ms = now_ms
         self._checked: dict[str, set[str | None]] = {}
+        self.last_end_ms: int | None = 0  # when the last row expires; `None`: one does not
 
     @property
     def same_headers(self) -> list[tuple[str, bytes]]:
         """What a row has as headers that says nothing of them."""
-        lists = _lists(self._parts({}, 1), 1)
+        lists = _lists(self._parts({}, 1, self._expiry({}, 1)), 1)
         return [(pair["key"], pair["value"]) for pair in lists[0].as_py()]
 
     def records(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = {name: rows.column(name) for name in rows.schema.names}
         made: dict[str, Any] = {"value": columns["value"]}
+        expires = self._expiry(columns, rows.num_rows)
+        self._note_ends(expires, rows.num_rows)
         if columns.keys() & _IN_HEADERS:
-            made["headers"] = _lists(self._parts(columns, rows.num_rows), rows.num_rows)
+            made["headers"] = _lists(self._parts(columns, rows.num_rows, expires), rows.num_rows)
         if "key" in columns:
             made["key"] = pc.fill_null(columns["key"].cast(pa.binary()), b"")
         else:  # a message without a key has an empty one
@@ -156,7 +159,15 @@ class Encoder:
 
     # --- headers ----------------------------------------------------------------------------
 
-    def _parts(self, columns: dict[str, Any], rows: int) -> list[_Part]:
+    def _note_ends(self, expires: Any, rows: int) -> None:
+        if not rows or self.last_end_ms is None:
+            return
+        if expires is None or expires.null_count:
+            self.last_end_ms = None
+        else:
+            self.last_end_ms = max(self.last_end_ms, pc.max(expires).as_py())
+
+    def _parts(self, columns: dict[str, Any], rows: int, expires: Any) -> list[_Part]:
         """The headers in the order in which each row has them."""
         every = pa.array(range(rows), pa.int64())
         topic = self._topic(columns, rows)
@@ -170,7 +181,6 @@ class Encoder:
         if given is not None:  # only where none was given
             number = pc.if_else(pc.is_null(given), number, pa.scalar(None, pa.binary()))
         parts.append(_Part.of(ID, number, every))
-        expires = self._expiry(columns, rows)
         if expires is not None:
             parts.append(_Part.of(EXPIRES, expires.cast(pa.string()), every))
         if "headers" in columns:

@@ -73,13 +73,15 @@ class Transaction:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has written, and where it ran: pieces, by queue, with the queue's incarnation."""
+    """What a task has written, and where it ran: pieces, by queue, with the queue's incarnation,
+    and when the last of its rows expires, if all do."""
 
     transaction: Transaction
     partition: int
     host: str
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
     incarnations: dict[str, str] = field(default_factory=dict)
+    ends_ms: dict[str, int | None] = field(default_factory=dict)
 
 
 class _Writer:
@@ -135,6 +137,7 @@ class _Writer:
             for name, stage in stages.items():
                 staged.pieces[name] = stage.finish()
                 staged.incarnations[name] = stage.queue.incarnation
+                staged.ends_ms[name] = stage.last_end_ms
         except BaseException as error:
             for stage in stages.values():
                 with contextlib.suppress(OSError):  # it stays until it is old
@@ -173,7 +176,9 @@ class _Writer:
         is_near = all(each.host == socket.gethostname() for each in staged)
         with Store(self._options.path, upkeep=False) as store:
             queues = {name: by_queue[name] for name in sorted(by_queue)}
-            _take_in(store, queues, transaction, is_near=is_near)
+            taken = _take_in(store, queues, transaction, is_near=is_near)
+        for name in taken:
+            _tell_if_expired(name, _count(by_queue[name]), staged)
 
     def _clear_up(self, messages: list[Any], *, is_done: bool) -> None:
         """What is left of a transaction that is done; of one that is given up, only what these
@@ -204,10 +209,10 @@ class _Writer:
 
 def _take_in(
     store: Store, by_queue: Mapping[str, list[Piece]], transaction: Transaction, *, is_near: bool
-) -> None:
+) -> list[str]:
     """All that can be known to be in the way of one queue is found before another has taken any:
     who repeats a write that has no name would write the others' rows again. `is_near`: the tasks
-    ran on this machine, and had its files."""
+    ran on this machine, and had its files. Returns the queues that have taken theirs now."""
     producer, sequence = transaction.producer, transaction.sequence
     due = [store.get(name) for name, pieces in by_queue.items() if pieces]
     due = [q for q in due if not is_adopted(q.log, producer=producer, sequence=sequence)]
@@ -219,6 +224,7 @@ def _take_in(
             due.remove(queue)  # somebody else has done it meanwhile, and cleared up
     for queue in sorted(due, key=lambda q: q.settings.limits.on_full == "drop_oldest"):
         queue.admit(queue.settings, _count(by_queue[queue.name]), block=False)  # may drop, so last
+    taken = []
     for queue in due:
         pieces = by_queue[queue.name]
         try:
@@ -233,6 +239,25 @@ def _take_in(
             raise
         adopt(queue.log, packed, producer=producer, sequence=sequence).wait()
         hooks.count("published", _count(pieces), queue.name)
+        taken.append(queue.name)
+    return taken
+
+
+def _tell_if_expired(name: str, count: int, staged: list[Staged]) -> None:
+    """Rows that nobody gets: the job took longer than they live."""
+    ends = [each.ends_ms[name] for each in staged if each.pieces.get(name)]
+    known = [end for end in ends if end is not None]
+    late_ms = time.time_ns() // 1_000_000 - max(known, default=0)
+    if count and len(known) == len(ends) and late_ms >= 0:
+        logger.warning(
+            "all %d rows written to the queue %r had expired before they were published, the last "
+            "%.1f s ago: they live from when a task begins to write, and are published when the "
+            "last task is done",
+            count,
+            name,
+            late_ms / 1000,
+            extra={"queue": name},
+        )
 
 
 def _count(pieces: list[Piece]) -> int:
@@ -469,6 +494,11 @@ class _Staging:
                 f"a value has {largest:,} bytes, and limits.max_message_size of the queue "
                 f"{self.queue.name!r} is {self._most:,}"
             )
+
+    @property
+    def last_end_ms(self) -> int | None:
+        """When the last row expires, if all do."""
+        return self._encoder.last_end_ms
 
     def finish(self) -> list[Piece]:
         return self._stage.finish()
