@@ -9,7 +9,7 @@ import pytest
 
 from tailrace import Log, NotWritten, Record
 from tailrace.kernel import encode
-from tailrace.log import tail
+from tailrace.log import rolling, tail
 from tailrace.log.fs import OsFileSystem
 from tailrace.testing import Event, RecordingFileSystem
 from tests.log.conftest import OpenLog
@@ -175,7 +175,8 @@ def test_a_full_index_after_reopening(open_log: OpenLog, path: Path) -> None:
 def test_a_relative_offset_that_does_not_fit(
     open_log: OpenLog, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "RELATIVE_OFFSET_MAX", 9)
+    for module in (tail, rolling):
+        monkeypatch.setattr(module, "RELATIVE_OFFSET_MAX", 9)
     log = open_log()
     log.append([b"x"] * 8)
     log.append([b"x"] * 2)  # offsets 8 and 9

@@ -22,15 +22,20 @@ import pytest
 
 import tailrace
 from tailrace import ConfigError, Full, NotWritten, Store, TailraceError
+from tailrace.kernel import TooLarge, read_header
+from tailrace.kernel.arrow import Source
+from tailrace.log import staging
 from tailrace.log.adopting import pack_staged
 from tailrace.log.adoption import Adoption
-from tailrace.log.fs import OsFile, OsFileSystem
+from tailrace.log.fs import OsFile, OsFileSystem, Space
 
 pyspark = pytest.importorskip("pyspark")
 
 from pyspark.sql import types as t  # noqa: E402
 
 from tailrace.spark import sink  # noqa: E402
+from tailrace.spark.batches import plan_batches  # noqa: E402
+from tailrace.spark.encoding import TAKES  # noqa: E402
 from tailrace.spark.options import SinkOptions  # noqa: E402
 from tailrace.spark.sink import BatchWriter, StreamWriter, Transaction  # noqa: E402
 
@@ -396,6 +401,44 @@ def test_the_queues_own_lifetime(path: str) -> None:
     assert has_end == [True, False, True]
 
 
+def test_rows_that_have_expired_before_they_are_published(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That is told, if it is so of all rows of a queue: nobody gets any."""
+    kinds = {"value": "binary", "queue": "string", "ttl": "double"}
+    with tailrace.open(path) as store:
+        for name in ("short", "long", "mixed"):
+            store.queue(name)
+        store.queue("own", limits={"message_ttl": "1ms"})
+        store.queue("never")
+
+    def row(queue: str, ttl: float | None) -> dict[str, Any]:
+        return {"value": b"x", "queue": queue, "ttl": ttl}
+
+    def said(*tasks: list[dict[str, Any]], **options: str) -> list[str]:
+        caplog.clear()
+        once = writer(path, kinds, **options)
+        done = [once.write(iter([batch(kinds, []), batch(kinds, each)])) for each in tasks]
+        time.sleep(0.02)
+        for _ in range(2):  # the second time is told of nothing
+            once.commit(done)
+        return sorted(each.getMessage() for each in caplog.records if each.name == "tailrace")
+
+    one, two = said(
+        [row("short", 0.001), row("long", 600.0), row("mixed", 600.0), row("own", None)],
+        [row("short", 0.002), row("mixed", 0.001), row("never", None)],
+    )
+    assert "all 1 rows written to the queue 'own' had expired before they were published" in one
+    assert "all 2 rows written to the queue 'short' had expired before they were published" in two
+    assert said([row("own", 600.0), row("own", 0.0)]) == said([row("own", 0.0)]) == []
+    simple = writer(path, VALUE, queue="own")
+    task = simple.write(iter([batch(VALUE, rows("a", 3))]))
+    time.sleep(0.02)
+    caplog.clear()
+    simple.commit([task])
+    assert "all 3 rows written to the queue 'own'" in caplog.text
+
+
 @pytest.mark.parametrize("kind", ["tinyint", "smallint", "decimal"])
 def test_a_lifetime_of_any_kind_of_number(path: str, kind: str) -> None:
     """A fraction in SQL is a decimal."""
@@ -663,6 +706,58 @@ def test_a_full_queue_is_not_waited_for(path: str) -> None:
     assert values(path, "f") == [b"1", b"2"]
 
 
+def test_a_disk_that_is_too_full(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for one who publishes: refused when a task begins, and when it gets so full meanwhile. For
+    the rest there is a path in the error."""
+    large = [{"value": os.urandom(3 << 20)} for _ in range(10)]
+    once = writer(path, VALUE, queue="q")
+    asked = 0
+
+    def space(full_at: int) -> Callable[..., Space]:
+        def measure(*_: object) -> Space:
+            nonlocal asked
+            asked += 1
+            return Space(100 << 30, (5 if asked >= full_at else 50) << 30)
+
+        return measure
+
+    with tailrace.open(path) as store:
+        store.get("q").configure(segment_bytes="64MiB")
+    for full_at in (1, 3):
+        asked = 0
+        with monkeypatch.context() as patched:
+            patched.setattr(OsFileSystem, "space", space(full_at))
+            with pytest.raises(
+                Full, match=r"the disk of .*data.* is fuller than disk\.refuse_ratio"
+            ):
+                once.write(iter([batch(VALUE, large)]))
+        assert asked == full_at
+        assert staged(path) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "write_all", fails(errno.ENOSPC))
+        with pytest.raises(Full, match=rf"{path}.*: the disk of .* is full .* write again"):
+            once.write(iter([batch(VALUE, large)]))
+    assert staged(path) == []
+    task = once.write(iter([batch(VALUE, large)]))
+    with monkeypatch.context() as patched:
+        patched.setattr(sink, "pack_staged", fails(errno.EDQUOT))
+        with pytest.raises(Full, match=rf"{path}.*: the disk of .* is full .* write again"):
+            once.commit([task])
+        patched.setattr(sink, "pack_staged", fails(errno.EIO))
+        with pytest.raises(OSError, match="no"):
+            once.commit([task])
+    assert values(path) == []
+    once.commit([task])
+    assert len(values(path)) == 10
+
+
+def fails(code: int) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise OSError(code, "no")
+
+    return fail
+
+
 def test_batches_of_queries(path: str) -> None:
     """Each query counts by itself; an old batch, of somebody who was given up, is refused."""
     options = SinkOptions.parse({"path": path, "queue": "q"})
@@ -817,7 +912,8 @@ def test_a_kill_between_the_queues_of_a_job(tmp_path: Path, step: int) -> None:
         ("string", "routing_key", "a/#", "routing_key.*wildcard"),
         ("string", "routing_key", "a/$ack", "routing_key.*verb"),
         ("string", "routing_key", "a\0b", "routing_key.*NUL"),
-        ("string", "topic", "a/+", "'a/\\+' has a wildcard"),
+        ("string", "topic", "a/+", "the column 'topic': .*'a/\\+' has a wildcard"),
+        ("string", "topic", "", "the column 'topic': a topic must not be empty"),
         ("bigint", "ttl", -5, "'ttl': -5 cannot be a number of seconds, from 0 on"),
         ("bigint", "ttl", 2**62, "'ttl'.* cannot be a number of seconds"),
         ("double", "ttl", float("nan"), "'ttl': nan cannot be"),
@@ -845,8 +941,11 @@ def test_values_that_are_refused(
 
 
 def test_a_topic_that_is_an_option(path: str) -> None:
-    made = writer(path, {"value": "binary"}, topic="a/#")
-    with pytest.raises(TailraceError, match="wildcard"):
+    for topic, says in [("a/#", "wildcard"), ("", "must not be empty")]:
+        with pytest.raises(ConfigError, match=rf"^topic: .*{says}"):
+            writer(path, {"value": "binary"}, topic=topic)
+    made = writer(path, {"value": "binary"}, topic="a/b")
+    with pytest.raises(ConfigError, match=r"^topic: no queue is bound to the topic 'a/b'"):
         made.write(iter([pa.RecordBatch.from_pydict({"value": pa.array([b"1"])})]))
 
 
@@ -862,6 +961,112 @@ def test_rows_that_are_larger_than_the_usual_batch(path: str) -> None:
     with pytest.raises(Full, match=r"'narrow' takes: max_batch_bytes is 1,048,576"):
         write(path, VALUE, [{"value": bytes(1 << 20)}], queue="narrow")
     assert values(path, "narrow") == []
+
+
+def test_only_large_rows_have_batches_of_their_own(path: str) -> None:
+    """Who reads a small one reads no large one."""
+    sizes = [1_000] * 3_000
+    for row, size in {0: 2 << 20, 1_500: 1 << 20, 1_501: 3 << 20, 2_999: 4 << 20}.items():
+        sizes[row] = size
+    with tailrace.open(path) as store:
+        store.stream("s", compression="none")
+    given = [{"value": bytes(size)} for size in sizes]
+    write(path, VALUE, given, queue="s")
+    assert [len(value or b"") for value in values(path, "s")] == sizes
+    found: list[tuple[int, int]] = []  # records and bytes of each batch
+    for file in sorted(Path(path).rglob("s/segments/*.seg")):
+        data = file.read_bytes()
+        position = 0
+        while position < len(data) and any(data[position : position + 4]):
+            info = read_header(data, position)
+            found.append((info.count, info.size))
+            position += info.size
+    assert sum(count for count, _ in found) == len(sizes)
+    assert [count for count, size in found if size > 1 << 20] == [1] * 4
+    usual = [count for count, size in found if size <= 1 << 20]
+    assert len(usual) == 2 * 2  # what is between them, each more than a megabyte
+
+
+def test_rows_that_are_all_large(path: str) -> None:
+    sizes = [1 << 20, 2 << 20, 1 << 20]
+    source = Source(batch(VALUE, [{"value": bytes(size)} for size in sizes]))
+    assert plan_batches(source, 16 << 20) == [(0, 1), (1, 2), (2, 3)]
+    with pytest.raises(TooLarge):
+        plan_batches(source, 1 << 20)
+
+
+def raw(*values: bytes | None) -> Any:
+    """Strings of any bytes, as Spark has them."""
+    return pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
+
+
+def test_strings_that_are_not_utf8(path: str) -> None:
+    """Values and keys are bytes, in the first row of a task as in any other."""
+    given = [b"caf\xe9", b"ok", b"caf\xe9", b"\xff"]
+    rows = pa.RecordBatch.from_pydict({"value": raw(*given), "key": raw(*reversed(given))})
+    once = writer(path, {"value": "string", "key": "string"}, queue="q")
+    once.commit([once.write(iter([rows]))])
+    assert [(m.value, m.key) for m in messages(path)] == list(
+        zip(given, reversed(given), strict=True)
+    )
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("column", ["headers", "routing_key", "topic", "queue", "message_id"])
+def test_text_that_is_not_utf8(path: str, column: str, row: int) -> None:
+    """The column is named, whichever row it is."""
+    texts = [b"q", b"q"]
+    texts[row] = b"caf\xe9"
+    given = raw(*texts)
+    kind = "string"
+    if column == "headers":
+        kind = "map"
+        lists: Any = pa.MapArray
+        given = lists.from_arrays(pa.array([0, 1, 2], pa.int32()), given, pa.array([b"", b""]))
+    where = {} if column in ("topic", "queue") else {"queue": "q"}
+    once = writer(path, {"value": "binary", column: kind}, **where)
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([b"1", b"2"]), column: given})
+    with pytest.raises(ConfigError, match=rf"^the column '{column}': b'caf\\xe9' is not UTF-8"):
+        once.write(iter([rows]))
+    assert not staged(path)
+
+
+def test_names_of_columns_in_any_case(path: str) -> None:
+    """As in Spark; one that is null throughout has no type."""
+    fields = [("Value", t.StringType()), ("KEY", t.NullType()), ("TimestampType", t.LongType())]
+    kinds = t.StructType([t.StructField(name, kind) for name, kind in fields])
+    once = BatchWriter(SinkOptions.parse({"path": path, "queue": "q"}), kinds, overwrite=False)
+    rows: dict[str, Any] = {
+        "Value": pa.array(["x", None]),
+        "KEY": pa.nulls(2),
+        "TimestampType": pa.array([0, 0]),
+    }
+    once.commit([once.write(iter([pa.RecordBatch.from_pydict(rows)]))])
+    assert [(m.value, m.key) for m in messages(path)] == [(b"x", None), (None, None)]
+    for name, says in [("VALUE", "'Value' and 'VALUE' are the same"), ("Value", "is there twice")]:
+        alike = t.StructType([*kinds.fields, t.StructField(name, t.StringType())])
+        with pytest.raises(ConfigError, match=says):
+            BatchWriter(SinkOptions.parse({"path": path, "queue": "q"}), alike, overwrite=False)
+
+
+@pytest.mark.parametrize("name", [n for n in TAKES if n not in ("queue", "topic")])
+def test_columns_that_are_null_by_their_type(path: str, name: str) -> None:
+    fields = {"value": t.BinaryType(), name: t.NullType()}
+    kinds = t.StructType([t.StructField(each, kind) for each, kind in fields.items()])
+    once = BatchWriter(SinkOptions.parse({"path": path, "queue": "q"}), kinds, overwrite=False)
+    rows: dict[str, Any] = {"value": pa.array([b"x", b"y"]), name: pa.nulls(2)}
+    once.commit([once.write(iter([pa.RecordBatch.from_pydict(rows)]))])
+    assert values(path) == ([None, None] if name == "value" else [b"x", b"y"])
+
+
+@pytest.mark.parametrize("name", ["queue", "topic"])
+def test_rows_that_do_not_say_where_they_go(path: str, name: str) -> None:
+    fields = {"value": t.BinaryType(), name: t.NullType()}
+    kinds = t.StructType([t.StructField(each, kind) for each, kind in fields.items()])
+    once = BatchWriter(SinkOptions.parse({"path": path}), kinds, overwrite=False)
+    rows: dict[str, Any] = {"value": pa.array([b"x"]), name: pa.nulls(1)}
+    with pytest.raises(ConfigError, match=f"the column '{name}' is null in a row"):
+        once.write(iter([pa.RecordBatch.from_pydict(rows)]))
 
 
 def test_large_strings(path: str) -> None:

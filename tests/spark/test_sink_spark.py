@@ -110,3 +110,15 @@ def test_schemas_that_are_refused(spark: Any, path: str, columns: list[str], say
     with pytest.raises(AnalysisException) as caught:
         write(spark.range(1).selectExpr(*columns), path, queue="a")
     assert said(caught.value).startswith(says)
+
+
+def test_what_spark_calls_strings_and_columns(spark: Any, path: str, tmp_path: Path) -> None:
+    """A string is any bytes, the case of a name does not count, and NULL has a type of its own."""
+    file = tmp_path / "latin.txt"
+    file.write_bytes(b"caf\xe9\nok\n")
+    write(spark.read.text(str(file)).selectExpr("value AS Value", "NULL AS Key"), path, queue="a")
+    write(
+        spark.range(1).selectExpr("'ok' AS value", "cast(X'ff' AS string) AS KEY"), path, queue="a"
+    )
+    found = [(m.value, m.key) for m in messages(path, "a")]
+    assert found == [(b"caf\xe9", None), (b"ok", None), (b"ok", b"\xff")]

@@ -230,9 +230,18 @@ class Source:
             raise ValueError("headers are a column, or the same for all rows, not both")
         self._rows = _rows(batch)._replace(same_headers=same_headers)
 
-    def plan(self, max_records: int, max_bytes: int) -> list[tuple[int, int]]:
-        """The ranges of rows to pass to `encode` so that each batch is within the limits."""
-        return kernel.columns.split_rows(self._rows, max_records, max_bytes)
+    @property
+    def rows(self) -> int:
+        return self._rows.rows
+
+    def plan(
+        self, max_records: int, max_bytes: int, start: int = 0, stop: int | None = None
+    ) -> list[tuple[int, int]]:
+        """The ranges of rows to pass to `encode` so that each batch is within the limits; of the
+        rows [start, stop)."""
+        some = _cut(self._rows, start, self._rows.rows if stop is None else stop)
+        found = kernel.columns.split_rows(some, max_records, max_bytes)
+        return [(start + first, start + last) for first, last in found] if start else found
 
     def encode(self, now_ms: int, codec: int, start: int, stop: int) -> kernel.Draft:
         """One batch of the rows [start, stop)."""

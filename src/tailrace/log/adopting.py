@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tailrace.errors import NotWritten, OutcomeUnknown
-from tailrace.log.adoption import Adoption, Piece, Plan, place_in_file
+from tailrace.log.adoption import Adoption, Piece, Plan, as_little, place_in_file
 from tailrace.log.board import Note
 from tailrace.log.commit import Receipt
 from tailrace.log.extents import Extent, Extents
@@ -53,7 +53,7 @@ def is_adopted(log: Log, *, producer: str, sequence: int) -> bool:
 def pack_staged(log: Log, pieces: Sequence[Piece]) -> list[Piece]:
     """Put small pieces of a transaction together, before they are adopted. Those that are given are
     not to be used any more."""
-    return pack(log._fs, log._folder, pieces, log.options.segment_bytes)
+    return pack(log._fs, log._folder, pieces, log.options)
 
 
 class _Move(NamedTuple):
@@ -78,12 +78,12 @@ class _Adopter:
         """Put the batches at the end; the offset of the first."""
         tail = self._tail
         records = sum(piece.records for piece in pieces)
-        total = sum(piece.size for piece in pieces)
-        is_much = total > self._options.segment_bytes // 4
+        little = as_little(pieces, self._options)
         tail.settle()
         newest = max(piece.max_timestamp for piece in pieces)
-        tail.prepare(0 if is_much else total, records, newest)
-        plan = Plan.of(pieces, self._options.segment_bytes, is_empty=not tail.size)
+        size, entries_size = (little.size, little.entries_size) if little else (0, 0)
+        tail.prepare(size, records, newest, entries_size)
+        plan = Plan.of(pieces, self._options, is_empty=not tail.size)
         _file, segment, position, base, past = tail.state
         tail.announce(segment, position, base)  # as we may be about to leave it
         with self._writer.turn.in_one_go():

@@ -32,6 +32,10 @@ from tailrace.kernel import (
 )
 from tailrace.kernel.layout import CRC_START, TAIL_START
 from tailrace.log.fs import File, FileSystem, write_all
+from tailrace.log.index import OffsetIndex, TimeIndex
+from tailrace.log.options import LogOptions
+from tailrace.log.rolling import index_room, must_roll
+from tailrace.log.scan import Facts
 from tailrace.log.segments import list_segments, remove_segment, segment_path
 from tailrace.log.sidefiles import (
     WatermarkFile,
@@ -40,7 +44,7 @@ from tailrace.log.sidefiles import (
     store_checked_json,
 )
 
-__all__ = ["NAME", "Adoption", "Piece", "Plan", "place", "place_in_file", "tidy_up"]
+__all__ = ["NAME", "Adoption", "Piece", "Plan", "as_little", "place", "place_in_file", "tidy_up"]
 
 NAME = "adoption"
 
@@ -50,12 +54,60 @@ _SMALL = 4  # pieces that are smaller than this part of a segment are copied tog
 
 class Piece(NamedTuple):
     """A file of batches, whose offsets begin at 0, in a log's staging folder. `path` is below that
-    folder; `max_timestamp` is the greatest of its records."""
+    folder, the rest is as in `Facts`, and how many entries its indexes would have at most."""
 
     path: str
     size: int
     records: int
+    first_timestamp: int
     max_timestamp: int
+    offset_entries: int
+    time_entries: int
+
+    @classmethod
+    def of(cls, path: str, facts: Facts) -> Piece:
+        """Of what a file has in it."""
+        return cls(
+            path,
+            facts.size,
+            facts.records,
+            facts.first_timestamp,
+            facts.max_timestamp,
+            len(facts.offsets),
+            len(facts.times),
+        )
+
+    def and_then(self, other: Piece) -> Piece:
+        """With another behind it, in one file."""
+        return self._replace(
+            size=self.size + other.size,
+            records=self.records + other.records,
+            max_timestamp=max(self.max_timestamp, other.max_timestamp),
+            offset_entries=self.offset_entries + other.offset_entries,
+            time_entries=self.time_entries + other.time_entries,
+        )
+
+    def has_room(self, other: Piece, options: LogOptions) -> bool:
+        """May both be in one segment?"""
+        both = self.and_then(other)
+        return not must_roll(
+            options,
+            both.size,
+            other.max_timestamp - self.first_timestamp,
+            both.records,
+            lambda: index_room(
+                options,
+                OffsetIndex.HEADER.size + both.offset_entries * OffsetIndex.ENTRY.size,
+                TimeIndex.HEADER.size + both.time_entries * TimeIndex.ENTRY.size,
+            ),
+        )
+
+    @property
+    def entries_size(self) -> int:
+        """In the fuller index."""
+        return max(
+            self.offset_entries * OffsetIndex.ENTRY.size, self.time_entries * TimeIndex.ENTRY.size
+        )
 
 
 class Adoption(NamedTuple):
@@ -104,11 +156,10 @@ class Plan(NamedTuple):
     moved: list[Piece]
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece], segment_bytes: int, *, is_empty: bool) -> Plan:
+    def of(cls, pieces: Sequence[Piece], options: LogOptions, *, is_empty: bool) -> Plan:
         """`is_empty`: the last segment has nothing in it, so that what comes first has its name.
         Others have that one open, so it is never replaced."""
-        total, much = sum(piece.size for piece in pieces), segment_bytes // _SMALL
-        if total <= much:
+        if as_little(pieces, options) is not None:
             return cls(list(pieces), [])
         moved = list(pieces)
         copied = [moved.pop(0)] if is_empty else []
@@ -117,6 +168,16 @@ class Plan(NamedTuple):
     @property
     def copied_size(self) -> int:
         return sum(piece.size for piece in self.copied)
+
+
+def as_little(pieces: Sequence[Piece], options: LogOptions) -> Piece | None:
+    """All of them as one, if that is little, and one segment may have it."""
+    one = pieces[0]
+    for piece in pieces[1:]:
+        if not one.has_room(piece, options):
+            return None
+        one = one.and_then(piece)
+    return one if one.size <= options.segment_bytes // _SMALL else None
 
 
 def tidy_up(fs: FileSystem, folder: str, told: int = 0) -> None:

@@ -26,10 +26,10 @@ from typing import NamedTuple
 from tailrace.errors import NotWritten, OffsetOutOfRange, OutcomeUnknown
 from tailrace.kernel import Draft
 from tailrace.log.fs import File, FileSystem, write_all
-from tailrace.log.index import TimeIndex
 from tailrace.log.log import Log
-from tailrace.log.options import RELATIVE_OFFSET_MAX, FlushMode, Retention
+from tailrace.log.options import FlushMode, Retention
 from tailrace.log.retention import deleting
+from tailrace.log.rolling import must_roll_before
 from tailrace.log.scan import Facts
 from tailrace.log.segments import list_segments, remove_segment, seal_of, segment_path
 from tailrace.log.sidefiles import Gap, Seal, side_path
@@ -39,8 +39,6 @@ from tailrace.log.writer import Writer
 __all__ = ["Front", "Joint", "Staged", "joint_of", "prepend"]
 
 _AT_ONCE = 8 << 20  # so much is sent to the disk while the next is made
-_POSITION_MAX = 2**32 - 1  # a position in `.idx` has 32 bits
-_NEXT_ENTRIES = 2 * TimeIndex.ENTRY.size  # of a batch, and the one in reserve
 _EXTENSIONS = ("idx", "tix", "seg")  # in the order in which they are put in their place
 
 
@@ -101,7 +99,7 @@ class Front:
             if offset < before:
                 raise ValueError(f"offset {offset} is not after {before - 1}")
             self._staged.gaps.append((before, offset))
-        if facts is not None and self._must_roll(facts, draft, offset):
+        if facts is not None and must_roll_before(self._options, facts, draft, offset):
             self._end_file()
         if self._file is None:
             path = _staged_path(self._folder, self.transaction, offset)
@@ -118,17 +116,6 @@ class Front:
 
     def _next_offset(self) -> int | None:
         return self._staged.seals[-1].next_offset if self._staged.seals else None
-
-    def _must_roll(self, facts: Facts, draft: Draft, offset: int) -> bool:
-        """The rule of the log itself."""
-        options = self._options
-        largest = max(facts.offsets.file_size, facts.times.file_size)
-        return (
-            facts.size + draft.size > min(options.segment_bytes, _POSITION_MAX)
-            or draft.max_timestamp - facts.first_timestamp > options.segment_age_ms
-            or offset + draft.count - 1 - facts.base > RELATIVE_OFFSET_MAX
-            or largest + _NEXT_ENTRIES > options.index_max_bytes
-        )
 
     def _end_file(self) -> None:
         assert self._file is not None

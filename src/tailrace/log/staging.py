@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tailrace.errors import Corrupt
 from tailrace.kernel import HEADER_SIZE, Draft
 from tailrace.log.adoption import Piece, place, place_in_file
 from tailrace.log.fs import File, FileSystem, read_exactly, remove_tree, write_all
+from tailrace.log.options import LogOptions
+from tailrace.log.rolling import must_roll_before
+from tailrace.log.scan import Facts
 from tailrace.log.sidefiles import side_path
 
 __all__ = ["Stage", "discard", "pack", "placed_path", "staging_path", "sweep", "withdraw"]
@@ -35,47 +38,61 @@ def placed_path(staged: str) -> str:
 
 
 class Stage:
-    """Writes batches of a transaction to new files, of a segment's size at most. Not thread-safe.
+    """Writes batches of a transaction to new files, each of which may become a segment by the roll
+    rule. Not thread-safe.
 
     `finish` returns what was written, when it is on the disk. If it is not called nothing comes of
     it. Others of the same transaction remove its folder when they are done, with all that is in it,
     or when they are given up: whoever takes in finds what is missing.
     """
 
-    def __init__(self, fs: FileSystem, folder: str, transaction: str, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        transaction: str,
+        limits: LogOptions | int,
+        check_room: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`limits`: the options of the log, or the size of its segments if that is all.
+        `check_room` raises if nothing more is to be written: it is asked for each file, and every
+        few megabytes."""
         self._fs = fs
         self._folder = folder
         self._transaction = transaction
-        self._segment_bytes = segment_bytes
+        self._options = _options(limits)
+        self._check_room = check_room
         self._file: File | None = None
         self._pieces: list[Piece] = []
-        self._current = Piece("", 0, 0, 0)
+        self._path = ""  # of the file, and what is in it
+        self._facts = self._new_facts()
         self._unsent: list[tuple[int, int]] = []  # batches of the file, as size and position
         self._sent: list[tuple[int, int]] = []  # those that are on their way to the disk
         fs.make_dirs(staging_path(folder, transaction))
 
     def add(self, draft: Draft) -> None:
         """Write a batch."""
-        if self._file is not None and self._current.size + draft.size > self._segment_bytes:
+        is_full = must_roll_before(self._options, self._facts, draft, self._facts.next_offset)
+        if self._file is not None and is_full:
             self._end_file()
         if self._file is None:
-            name = f"{self._transaction}/{secrets.token_hex(8)}.seg"
-            self._current = Piece(name, 0, 0, draft.max_timestamp)
-            self._file = self._create(staging_path(self._folder, name))
-        current = self._current
-        write_all(self._file, draft.place(current.records), current.size)
-        self._current = Piece(
-            current.path,
-            current.size + draft.size,
-            current.records + draft.count,
-            max(current.max_timestamp, draft.max_timestamp),
-        )
-        self._unsent.append((draft.size, current.size))
-        if self._current.size - self._unsent[0][1] >= _AT_ONCE:
+            self._check_room()
+            self._path = f"{self._transaction}/{secrets.token_hex(8)}.seg"
+            self._facts = self._new_facts()
+            self._file = self._create(staging_path(self._folder, self._path))
+        facts = self._facts
+        write_all(self._file, draft.place(facts.next_offset), facts.size)
+        self._unsent.append((draft.size, facts.size))
+        facts.observe(facts.next_offset, draft.count, draft.size, draft.max_timestamp)
+        size = facts.size - self._unsent[0][1]
+        if size >= _AT_ONCE:
+            self._check_room()
             self._part_with(self._sent)  # by now they are there
-            size = self._current.size - self._unsent[0][1]
             self._file.part_with(size, self._unsent[0][1])
             self._sent, self._unsent = self._unsent, []
+
+    def _new_facts(self) -> Facts:
+        return Facts(0, self._options.index_interval, self._options.time_index_interval_ms)
 
     def _create(self, path: str) -> File:
         while True:
@@ -96,13 +113,16 @@ class Stage:
     def _end_file(self) -> None:
         assert self._file is not None
         self._file.sync()
-        if self._current.size >= _AT_ONCE:
+        if self._facts.size >= _AT_ONCE:
             self._part_with(self._sent)
             self._part_with(self._unsent)
         self._sent, self._unsent = [], []
         self._file.close()
         self._file = None
-        self._pieces.append(self._current)
+        self._pieces.append(self._piece())
+
+    def _piece(self) -> Piece:
+        return Piece.of(self._path, self._facts)
 
     def finish(self) -> list[Piece]:
         if self._file is not None:
@@ -122,25 +142,33 @@ class Stage:
     def withdraw(self) -> None:
         """Let go of it, and remove what was written."""
         self.close()
-        written = [*self._pieces, self._current] if self._current.path else self._pieces
+        written = [*self._pieces, self._piece()] if self._path else self._pieces
         withdraw(self._fs, self._folder, self._transaction, written)
 
 
-def pack(fs: FileSystem, folder: str, pieces: Sequence[Piece], segment_bytes: int) -> list[Piece]:
+def pack(
+    fs: FileSystem, folder: str, pieces: Sequence[Piece], limits: LogOptions | int
+) -> list[Piece]:
     """Copy small pieces to their neighbours, so that none becomes a segment of its own as long as
-    it fits into that of another; the order stays. Of any two that follow one another both are a
-    good part of a segment then, or together more than one."""
+    that of another may have it in it; the order stays. Of any two that follow one another both are
+    a good part of a segment then, or together more than one may have."""
+    options = _options(limits)
     groups: list[list[Piece]] = []
-    size, small = 0, segment_bytes // 4
+    wholes: list[Piece] = []  # what they become
+    small = options.segment_bytes // 4
     for piece in pieces:
-        is_small = min(size, piece.size) < small
-        if groups and is_small and size + piece.size <= segment_bytes:
+        is_small = groups and min(wholes[-1].size, piece.size) < small
+        if is_small and wholes[-1].has_room(piece, options):
             groups[-1].append(piece)
-            size += piece.size
+            wholes[-1] = wholes[-1].and_then(piece)
         else:
             groups.append([piece])
-            size = piece.size
+            wholes.append(piece)
     return [_joined(fs, folder, group) for group in groups]
+
+
+def _options(limits: LogOptions | int) -> LogOptions:
+    return limits if isinstance(limits, LogOptions) else LogOptions(segment_bytes=limits)
 
 
 def _joined(fs: FileSystem, folder: str, pieces: list[Piece]) -> Piece:
@@ -148,20 +176,20 @@ def _joined(fs: FileSystem, folder: str, pieces: list[Piece]) -> Piece:
     first, others = pieces[0], pieces[1:]
     if not others:
         return first
-    size, records = first.size, first.records
+    whole = first
     file = fs.open(staging_path(folder, first.path), write=True)
     try:
         for piece in others:
-            copied = _copy(fs, staging_path(folder, piece.path), piece.size, file, size)
+            copied = _copy(fs, staging_path(folder, piece.path), piece.size, file, whole.size)
             check_whole(piece, copied, piece.records)
+            size, records = whole.size, whole.records
             behind = place_in_file(file, size + piece.size, records, size)
             check_whole(piece, copied, behind - records)
-            size += piece.size
-            records = behind
+            whole = whole.and_then(piece)
         file.sync()
     finally:
         file.close()
-    return Piece(first.path, size, records, max(piece.max_timestamp for piece in pieces))
+    return whole
 
 
 def _copy(fs: FileSystem, path: str, size: int, target: File, position: int) -> int:

@@ -29,6 +29,7 @@ from tailrace.log.fs import File, is_zeros, write_all
 from tailrace.log.index import IndexFile, TimeIndex
 from tailrace.log.options import RELATIVE_OFFSET_MAX, FlushMode, LogOptions
 from tailrace.log.recovery import keep_aside
+from tailrace.log.rolling import POSITION_MAX, index_room, must_roll
 from tailrace.log.scan import Facts, header_at, scan
 from tailrace.log.segments import Catalog, remove_segment, segment_path
 from tailrace.log.sidefiles import Reserved
@@ -43,7 +44,6 @@ __all__ = ["NEXT_OFFSET", "Tail"]
 NEXT_OFFSET: Final = 3  # in Tail.state
 
 _NEVER = 1 << 63
-_POSITION_MAX = 2**32 - 1  # a position in `.idx` has 32 bits
 
 # How many offsets are reserved at a time. After a power cut the log steps over what was left.
 _RESERVED_OFFSETS = 1 << 20
@@ -321,8 +321,9 @@ class Tail:
                 self.committer.force()  # or a power cut might bring it back
         self._unsettled = False
 
-    def prepare(self, size: int, count: int, timestamp: int) -> None:
-        """The rare cases before an append. None of them changes the end offset."""
+    def prepare(self, size: int, count: int, timestamp: int, entries_size: int = 0) -> None:
+        """The rare cases before an append, of one batch or of more with so many bytes of entries in
+        the indexes. None of them changes the end offset."""
         if self._closed:
             raise Closed(f"{self._catalog.folder} is closed")
         if self.committer.failure is not None:
@@ -335,7 +336,7 @@ class Tail:
                 self._undo_roll()
             if self._unsettled:
                 self._settle(keep=False)
-            if self._must_roll(size, count, timestamp):
+            if self._must_roll(size, count, timestamp, entries_size):
                 self.roll()
             self._extend(self.size + size)
             end = self.end_offset + count
@@ -349,38 +350,34 @@ class Tail:
         """Make the file longer than `end`, if that helps."""
         if end <= self._extended:
             return
-        self._extended = _POSITION_MAX
+        self._extended = POSITION_MAX
         if self._log_flush is FlushMode.SYNC and end + _AHEAD <= self._options.segment_bytes:
             with contextlib.suppress(OSError):  # it does without
                 self.state[0].truncate(end + _AHEAD)
                 self._extended = end + _AHEAD
 
-    def _must_roll(self, size: int, count: int, timestamp: int) -> bool:
+    def _must_roll(self, size: int, count: int, timestamp: int, entries_size: int) -> bool:
         """The roll rule. An empty segment never rolls."""
-        options, position = self._options, self.size
-        if not position:
-            return False
-        return (
-            position + size > min(options.segment_bytes, _POSITION_MAX)
-            or timestamp - self._facts.first_timestamp > options.segment_age_ms
-            or self.end_offset + count - 1 - self.base > RELATIVE_OFFSET_MAX
-            or self._index_room() < 0
+        return bool(self.size) and must_roll(
+            self._options,
+            self.size + size,
+            timestamp - self._facts.first_timestamp,
+            self.end_offset + count - self.base,
+            lambda: self._index_room() - entries_size,
         )
 
     def _index_room(self) -> int:
         """How many bytes of entries the fuller index has left, the next one not counted."""
-        facts, limit = self._facts, self._options.index_max_bytes
+        facts, options = self._facts, self._options
         if self._blind:
             # At worst each record is a batch, and each batch has an entry.
             most = self.end_offset - self.base
-            room = limit - TimeIndex.HEADER.size - (most + 2) * TimeIndex.ENTRY.size
+            times_size = TimeIndex.HEADER.size + most * TimeIndex.ENTRY.size
+            room = index_room(options, 0, times_size)
             if room >= 0:
                 return room
             facts = self._catalog.facts(Extent(self.base, self.size))
-        offsets, times = facts.offsets, facts.times
-        return limit - max(
-            offsets.file_size + offsets.ENTRY.size, times.file_size + 2 * times.ENTRY.size
-        )
+        return index_room(options, facts.offsets.file_size, facts.times.file_size)
 
     def _set_bounds(self) -> None:
         """Fold the roll rule into the numbers that `append` compares with. They hold whoever
@@ -388,10 +385,10 @@ class Tail:
         facts, options = self._facts, self._options
         if not self._blind:
             self._update_facts()
-        self._roll_position = min(options.segment_bytes, _POSITION_MAX, self._extended)
+        self._roll_position = min(options.segment_bytes, POSITION_MAX, self._extended)
         self._roll_timestamp = facts.first_timestamp + options.segment_age_ms
         if not self.size:
-            self._roll_position = _POSITION_MAX
+            self._roll_position = POSITION_MAX
             self._roll_timestamp = _NEVER
         records = max(self._index_room(), 0) // TimeIndex.ENTRY.size
         self._offset_bound = min(self.base + RELATIVE_OFFSET_MAX + 1, self.end_offset + records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from tailrace.kernel import MAX_COUNT, TooLarge
@@ -14,9 +15,29 @@ _USUAL: Final = 1 << 20
 
 
 def plan_batches(source: Source, largest: int) -> list[tuple[int, int]]:
-    """Where each begins and ends: at about a megabyte, and where a row is larger than that, at the
-    `largest` that the log takes. `TooLarge` if a row alone is more."""
+    """Where each begins and ends: at about a megabyte. A row that is larger than that has a batch
+    of its own, or who reads the one next to it would read it, too. `TooLarge` if it is more than
+    the `largest` that the log takes."""
+    usual = min(_USUAL, largest)
     try:
-        return source.plan(MAX_COUNT, min(_USUAL, largest))
+        return source.plan(MAX_COUNT, usual)
     except TooLarge:
-        return source.plan(MAX_COUNT, largest)
+        planned, begin = [], 0
+        for row in _rows_above(source, usual, 0, source.rows):
+            planned += source.plan(MAX_COUNT, usual, begin, row)
+            planned += source.plan(1, largest, row, row + 1)
+            begin = row + 1
+        return planned + source.plan(MAX_COUNT, usual, begin, source.rows)
+
+
+def _rows_above(source: Source, size: int, start: int, stop: int) -> Iterator[int]:
+    """The rows that no batch of this size has room for."""
+    try:
+        source.plan(MAX_COUNT, size, start, stop)
+    except TooLarge:
+        if stop - start == 1:
+            yield start
+            return
+        middle = (start + stop) // 2
+        yield from _rows_above(source, size, start, middle)
+        yield from _rows_above(source, size, middle, stop)

@@ -23,7 +23,7 @@ from tailrace.spark.columns import MAX_TIME_MS
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
 
-__all__ = ["IGNORED", "TAKES", "Encoder", "check_schema"]
+__all__ = ["IGNORED", "TAKES", "Encoder", "as_text", "check_schema", "known_columns"]
 
 _BYTES: Final = ("binary", "string")
 _HEADERS: Final = (
@@ -46,6 +46,9 @@ TAKES: Final = {
 }
 # What a table has that is read, so that it can be written as it is.
 IGNORED: Final = ("offset", "partition", "timestampType")
+_BY_LOWER: Final = {name.lower(): name for name in (*TAKES, *IGNORED)}  # as Spark takes names
+_VOID: Final = "void"  # what Spark calls the type of NULL
+_NEEDED: Final[Any] = {"value": pa.binary(), "queue": pa.string(), "topic": pa.string()}
 _IN_HEADERS: Final = {"headers", "topic", "routing_key", "message_id", "expires_at", "ttl"}
 
 _PAIR: Final[Any] = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
@@ -56,27 +59,67 @@ _NUMBER: Final = b"0"  # stands where a publisher without ids of its own would c
 
 def check_schema(schema: Any) -> list[str]:
     """The names of the columns that count; `ConfigError` names one that is wrong."""
-    names = []
+    given: dict[str, str] = {}
     for field in schema.fields:
         kind = field.dataType.simpleString()
-        if field.name in IGNORED:
-            continue
-        if field.name not in TAKES:
+        name = _BY_LOWER.get(field.name.lower())
+        if name is None:
             raise ConfigError(
                 f"the column {field.name!r} is unknown; a queue takes {', '.join(TAKES)}"
             )
-        if kind.partition("(")[0] not in TAKES[field.name]:  # decimal(2,1)
-            advice = "; cast it" if field.name != "headers" else ""
+        if name in IGNORED:
+            continue
+        if kind != _VOID and kind.partition("(")[0] not in TAKES[name]:  # decimal(2,1)
+            advice = "; cast it" if name != "headers" else ""
             raise ConfigError(
                 f"the column {field.name!r} is {kind}; it has to be "
-                f"{' or '.join(TAKES[field.name])}{advice}"
+                f"{' or '.join(TAKES[name])}{advice}"
             )
-        if field.name in names:
+        if field.name == given.get(name):
             raise ConfigError(f"the column {field.name!r} is there twice")
-        names.append(field.name)
-    if "value" not in names:
+        if name in given:
+            raise ConfigError(
+                f"the columns {given[name]!r} and {field.name!r} are the same one: upper and lower "
+                "case do not count; drop one of them"
+            )
+        given[name] = field.name
+    if "value" not in given:
         raise ConfigError("there is no column 'value'; give one that name, as binary or string")
-    return names
+    return list(given)
+
+
+def known_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Those that count, by the names that we know. Of those that are null by their type there are
+    left only the ones of which that means something else than if they were not there."""
+    columns = {}
+    for given, column in zip(rows.schema.names, rows.columns, strict=True):
+        name = _BY_LOWER[given.lower()]
+        if name in IGNORED:
+            continue
+        if pa.types.is_null(column.type):
+            if name not in _NEEDED:
+                continue
+            column = column.cast(_NEEDED[name])
+        columns[name] = column
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def as_text(name: str, column: Any) -> Any:
+    """A column that has to be text: the strings of Spark may be any bytes."""
+    raw = column.cast(pa.binary())
+    try:
+        return raw.cast(pa.string())  # which checks it
+    except pa.ArrowInvalid:
+        wrong = next(each for each in pc.unique(raw).to_pylist() if not _is_text(each))
+        raise ConfigError(f"the column {name!r}: {wrong!r:.200} is not UTF-8") from None
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        _ = value and value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class Encoder:
@@ -90,18 +133,21 @@ class Encoder:
         self._ttl_ms = ttl_ms
         self._now_ms = now_ms
         self._checked: dict[str, set[str | None]] = {}
+        self.last_end_ms: int | None = 0  # when the last row expires; `None`: one does not
 
     @property
     def same_headers(self) -> list[tuple[str, bytes]]:
         """What a row has as headers that says nothing of them."""
-        lists = _lists(self._parts({}, 1), 1)
+        lists = _lists(self._parts({}, 1, self._expiry({}, 1)), 1)
         return [(pair["key"], pair["value"]) for pair in lists[0].as_py()]
 
     def records(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = {name: rows.column(name) for name in rows.schema.names}
         made: dict[str, Any] = {"value": columns["value"]}
+        expires = self._expiry(columns, rows.num_rows)
+        self._note_ends(expires, rows.num_rows)
         if columns.keys() & _IN_HEADERS:
-            made["headers"] = _lists(self._parts(columns, rows.num_rows), rows.num_rows)
+            made["headers"] = _lists(self._parts(columns, rows.num_rows, expires), rows.num_rows)
         if "key" in columns:
             made["key"] = pc.fill_null(columns["key"].cast(pa.binary()), b"")
         else:  # a message without a key has an empty one
@@ -115,20 +161,28 @@ class Encoder:
 
     # --- headers ----------------------------------------------------------------------------
 
-    def _parts(self, columns: dict[str, Any], rows: int) -> list[_Part]:
+    def _note_ends(self, expires: Any, rows: int) -> None:
+        if not rows or self.last_end_ms is None:
+            return
+        if expires is None or expires.null_count:
+            self.last_end_ms = None
+        else:
+            self.last_end_ms = max(self.last_end_ms, pc.max(expires).as_py())
+
+    def _parts(self, columns: dict[str, Any], rows: int, expires: Any) -> list[_Part]:
         """The headers in the order in which each row has them."""
         every = pa.array(range(rows), pa.int64())
         topic = self._topic(columns, rows)
         parts = [_Part.of(TOPIC, topic, every)]
         given = columns.get("message_id")
         if given is not None:
+            given = as_text("message_id", given)
             parts.append(_Part.of(ID, given, every))
         parts.append(_Part.of(STATE, pa.repeat(pa.scalar(b"queued", pa.binary()), rows), every))
         number = pa.repeat(pa.scalar(_NUMBER, pa.binary()), rows)
         if given is not None:  # only where none was given
             number = pc.if_else(pc.is_null(given), number, pa.scalar(None, pa.binary()))
         parts.append(_Part.of(ID, number, every))
-        expires = self._expiry(columns, rows)
         if expires is not None:
             parts.append(_Part.of(EXPIRES, expires.cast(pa.string()), every))
         if "headers" in columns:
@@ -138,13 +192,13 @@ class Encoder:
     def _topic(self, columns: dict[str, Any], rows: int) -> Any:
         address = pa.repeat(pa.scalar(address_of(self._queue), pa.string()), rows)
         if "routing_key" in columns:
-            keys = columns["routing_key"].cast(pa.string())
+            keys = as_text("routing_key", columns["routing_key"])
             self._check_each("routing_key", keys, partial(topic_in, self._queue))
             longer = pc.binary_join_element_wise(address_of(self._queue), keys, "/")
             has_key = pc.fill_null(pc.greater(pc.binary_length(keys), 0), False)
             address = pc.if_else(has_key, longer, address)
         if "topic" in columns:
-            topics = columns["topic"].cast(pa.string())
+            topics = as_text("topic", columns["topic"])
             self._check_each("topic", topics, check_topic)
             address = pc.coalesce(topics, address)
         return address
@@ -208,6 +262,7 @@ def _given(lists: Any) -> _Part:
         )
     rows = pc.list_parent_indices(lists).cast(pa.int64())
     names, values = pc.list_flatten(lists).flatten()
+    names = as_text("headers", names)
     reserved = pc.fill_null(pc.starts_with(names, "_"), False)
     reserved = pc.and_not(reserved, pc.fill_null(pc.starts_with(names, DEAD), False))
     if pc.any(reserved).as_py():
@@ -215,7 +270,7 @@ def _given(lists: Any) -> _Part:
         raise ConfigError(f"the header {name!r}: names that begin with '_' are reserved")
     if names.null_count or values.null_count:
         raise ConfigError("a header whose name or value is null; leave it out of the map")
-    return _Part(names.cast(pa.string()), values.cast(pa.binary()), rows)
+    return _Part(names, values.cast(pa.binary()), rows)
 
 
 def _lists(parts: list[_Part], rows: int) -> Any:

@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -28,25 +29,27 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tailrace import hooks
-from tailrace.errors import ConfigError, Full, NotWritten, TailraceError
+from tailrace.errors import ConfigError, Full, InvalidName, NotWritten, TailraceError
 from tailrace.kernel import Record, TooLarge, encode, encode_headers
 from tailrace.kernel.arrow import Source
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
 from tailrace.log.adoption import Piece
-from tailrace.log.fs import OsFileSystem
+from tailrace.log.fs import NO_SPACE, OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 from tailrace.log.staging import Stage, discard, staging_path, sweep, withdraw
+from tailrace.queue.disk import DiskSettings, DiskWatch
 from tailrace.queue.inputs import no_batch_holds
+from tailrace.queue.layout import find_root
 from tailrace.queue.names import check_name, to_component
 from tailrace.queue.settings import QueueSettings
 from tailrace.queue.store import Store
 from tailrace.queue.topics import Bindings, check_topic
 from tailrace.spark.batches import plan_batches
-from tailrace.spark.encoding import IGNORED, Encoder, check_schema
+from tailrace.spark.encoding import Encoder, as_text, check_schema, known_columns
 from tailrace.spark.options import SinkOptions
 from tailrace.spark.planning import Place, unseen
-from tailrace.spark.versions import HAS_ARROW_STREAMS, StreamArrowWriter
+from tailrace.spark.versions import StreamArrowWriter
 from tailrace.spark.workers import freeze_imports
 
 pc: Any = pyarrow.compute  # its stubs know few of these calls
@@ -71,13 +74,15 @@ class Transaction:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has written, and where it ran: pieces, by queue, with the queue's incarnation."""
+    """What a task has written, and where it ran: pieces, by queue, with the queue's incarnation,
+    and when the last of its rows expires, if all do."""
 
     transaction: Transaction
     partition: int
     host: str
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
     incarnations: dict[str, str] = field(default_factory=dict)
+    ends_ms: dict[str, int | None] = field(default_factory=dict)
 
 
 class _Writer:
@@ -91,7 +96,6 @@ class _Writer:
             raise ConfigError(f"{self._MODE}: a queue is only appended to; {self._APPEND}")
         self._options = options
         self._columns = check_schema(schema)
-        self._schema = schema
         self._host = socket.gethostname()  # the driver's
         is_named = options.queue is not None or options.topic is not None
         if not is_named and not {"queue", "topic"} & set(self._columns):
@@ -99,6 +103,8 @@ class _Writer:
                 "queue: name the queue, or the topic, by an option, or for each row by a column "
                 "`queue` or `topic`"
             )
+        if options.topic is not None:
+            _check_topic(options.topic, "topic")
         if options.queue is not None:
             self._check_there(options.queue, Place(options.path).queues())
 
@@ -125,18 +131,20 @@ class _Writer:
         stages: dict[str, _Staging] = {}
         try:
             for batch in batches:
-                kept = batch.drop_columns([n for n in IGNORED if n in batch.schema.names])
-                for queue, rows in routes.of(kept):
+                for queue, rows in routes.of(known_columns(batch)):
                     if queue.name not in stages:
                         stages[queue.name] = _Staging(queue, place, transaction)
                     stages[queue.name].add(rows)
             for name, stage in stages.items():
                 staged.pieces[name] = stage.finish()
                 staged.incarnations[name] = stage.queue.incarnation
+                staged.ends_ms[name] = stage.last_end_ms
         except BaseException as error:
             for stage in stages.values():
                 with contextlib.suppress(OSError):  # it stays until it is old
                     stage.withdraw()
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise _no_space(error, place.path) from error
             if isinstance(error, FileNotFoundError):
                 for name, stage in stages.items():
                     place.check_same(name, stage.queue.incarnation)
@@ -169,7 +177,9 @@ class _Writer:
         is_near = all(each.host == socket.gethostname() for each in staged)
         with Store(self._options.path, upkeep=False) as store:
             queues = {name: by_queue[name] for name in sorted(by_queue)}
-            _take_in(store, queues, transaction, is_near=is_near)
+            taken = _take_in(store, queues, transaction, is_near=is_near)
+        for name in taken:
+            _tell_if_expired(name, _count(by_queue[name]), staged)
 
     def _clear_up(self, messages: list[Any], *, is_done: bool) -> None:
         """What is left of a transaction that is done; of one that is given up, only what these
@@ -200,10 +210,10 @@ class _Writer:
 
 def _take_in(
     store: Store, by_queue: Mapping[str, list[Piece]], transaction: Transaction, *, is_near: bool
-) -> None:
+) -> list[str]:
     """All that can be known to be in the way of one queue is found before another has taken any:
     who repeats a write that has no name would write the others' rows again. `is_near`: the tasks
-    ran on this machine, and had its files."""
+    ran on this machine, and had its files. Returns the queues that have taken theirs now."""
     producer, sequence = transaction.producer, transaction.sequence
     due = [store.get(name) for name, pieces in by_queue.items() if pieces]
     due = [q for q in due if not is_adopted(q.log, producer=producer, sequence=sequence)]
@@ -215,6 +225,7 @@ def _take_in(
             due.remove(queue)  # somebody else has done it meanwhile, and cleared up
     for queue in sorted(due, key=lambda q: q.settings.limits.on_full == "drop_oldest"):
         queue.admit(queue.settings, _count(by_queue[queue.name]), block=False)  # may drop, so last
+    taken = []
     for queue in due:
         pieces = by_queue[queue.name]
         try:
@@ -223,8 +234,31 @@ def _take_in(
             if not is_adopted(queue.log, producer=producer, sequence=sequence):
                 raise _removed(error.filename) from error
             continue
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise _no_space(error, store.layout.root) from error
+            raise
         adopt(queue.log, packed, producer=producer, sequence=sequence).wait()
         hooks.count("published", _count(pieces), queue.name)
+        taken.append(queue.name)
+    return taken
+
+
+def _tell_if_expired(name: str, count: int, staged: list[Staged]) -> None:
+    """Rows that nobody gets: the job took longer than they live."""
+    ends = [each.ends_ms[name] for each in staged if each.pieces.get(name)]
+    known = [end for end in ends if end is not None]
+    late_ms = time.time_ns() // 1_000_000 - max(known, default=0)
+    if count and len(known) == len(ends) and late_ms >= 0:
+        logger.warning(
+            "all %d rows written to the queue %r had expired before they were published, the last "
+            "%.1f s ago: they live from when a task begins to write, and are published when the "
+            "last task is done",
+            count,
+            name,
+            late_ms / 1000,
+            extra={"queue": name},
+        )
 
 
 def _count(pieces: list[Piece]) -> int:
@@ -241,6 +275,14 @@ def _removed(path: str) -> TailraceError:
     return TailraceError(
         f"{path} was removed meanwhile, with rows that are to be written: what is staged for more "
         "than a day is swept. Nothing was written to this queue; write again"
+    )
+
+
+def _no_space(error: OSError, path: str) -> Full:
+    where = error.filename or path
+    return Full(
+        f"{where}: the disk of {socket.gethostname()} is full ({error.strerror}). Nothing was "
+        "written to this queue; free some space, and write again"
     )
 
 
@@ -296,8 +338,7 @@ class StreamWriter(_Writer, StreamArrowWriter):  # type: ignore[misc]
         context: Any = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
-        batches = iterator if HAS_ARROW_STREAMS else _batches(iterator, self._schema)
-        return self._stage(batches, Transaction(f"spark-{query}", int(batch)))
+        return self._stage(iterator, Transaction(f"spark-{query}", int(batch)))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
         self._publish(messages)
@@ -305,20 +346,6 @@ class StreamWriter(_Writer, StreamArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         self._clear_up(messages, is_done=False)
-
-
-def _batches(rows: Iterator[Any], schema: Any) -> Iterator[pa.RecordBatch]:
-    """Rows, as Spark 4.0 gives them, in batches."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    arrow, held = to_arrow_schema(schema), []
-    for row in rows:
-        held.append(row.asDict())
-        if len(held) == 10_000:
-            yield pa.RecordBatch.from_pylist(held, arrow)
-            held = []
-    if held:
-        yield pa.RecordBatch.from_pylist(held, arrow)
 
 
 # --- which queue ----------------------------------------------------------------------------
@@ -343,17 +370,19 @@ class _Routes:
         elif options.topic is not None:
             topic = pa.repeat(pa.scalar(options.topic, pa.string()), rows.num_rows)
             kept = _addressed(rows).append_column("topic", topic)
-            for queue in self._bound(options.topic):
+            for queue in self._bound(options.topic, "topic"):
                 yield queue, kept
         elif "queue" in rows.schema.names:
             yield from self._by_column(rows.column("queue"), "queue", _addressed(rows), self._named)
         else:
-            yield from self._by_column(rows.column("topic"), "topic", rows, self._bound)
+            find = partial(self._bound, told_by="the column 'topic'")
+            yield from self._by_column(rows.column("topic"), "topic", rows, find)
 
     def _by_column(
         self, column: Any, name: str, rows: pa.RecordBatch, find: Any
     ) -> Iterator[tuple[QueueSettings, pa.RecordBatch]]:
         """Each queue gets its rows in their order."""
+        column = as_text(name, column)
         if column.null_count:
             raise ConfigError(f"the column {name!r} is null in a row: it says where that goes")
         values: dict[str, list[str]] = {}
@@ -370,15 +399,22 @@ class _Routes:
             raise ConfigError(f"the column 'queue': there is no queue {name!r}; there are {known}")
         return [self._there[name]]
 
-    def _bound(self, topic: str) -> list[QueueSettings]:
+    def _bound(self, topic: str, told_by: str) -> list[QueueSettings]:
         found = self._known.get(topic)
         if found is None:
-            check_topic(topic)
+            _check_topic(topic, told_by)
             names = self._bindings.match(topic)
             if not names:
-                raise ConfigError(f"no queue is bound to the topic {topic!r}")
+                raise ConfigError(f"{told_by}: no queue is bound to the topic {topic!r}")
             found = self._known[topic] = [self._there[name] for name in sorted(names)]
         return found
+
+
+def _check_topic(topic: str, told_by: str) -> None:
+    try:
+        check_topic(topic)
+    except InvalidName as error:
+        raise ConfigError(f"{told_by}: {error}") from error
 
 
 def _addressed(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -399,18 +435,24 @@ class _Staging:
         self._encoder = Encoder(queue.name, queue.limits.message_ttl_ms, self._now_ms)
         self._same_headers = self._encoder.same_headers
         self._raw_headers = encode_headers(self._same_headers)
-        self._stage = self._begin(place, transaction.name, options.segment_bytes)
+        self._stage = self._begin(place, transaction.name, options)
         self._marks = [
             (PRODUCER_HEADER, transaction.producer.encode()),
             (SEQUENCE_HEADER, b"%d" % transaction.sequence),
         ]
 
-    def _begin(self, place: Place, transaction: str, segment_bytes: int) -> Stage:
+    def _begin(self, place: Place, transaction: str, options: LogOptions) -> Stage:
         """The folder of a queue is made by whoever uses it first, and goes when it is deleted. If
         that was just before we made it, nobody clears it up but us."""
         fs, folder = OsFileSystem(), place.folder(self.queue.name)
+        disk = DiskWatch(fs, find_root(fs, place.path), DiskSettings())  # as the driver's store has
+
+        def check_room() -> None:
+            disk.look()  # other tasks fill it as well
+            disk.check()
+
         place.check_same(self.queue.name, self.queue.incarnation)
-        stage = Stage(fs, folder, transaction, segment_bytes)
+        stage = Stage(fs, folder, transaction, options, check_room)
         try:
             place.check_same(self.queue.name, self.queue.incarnation)
         except TailraceError:
@@ -441,14 +483,17 @@ class _Staging:
                 self._stage.add(source.encode(self._now_ms, self._codec, start, stop))
 
     def _record(self, records: pa.RecordBatch, row: int) -> Record:
-        """A row as a record."""
-        found = records.slice(row, 1).to_pylist()[0]
+        """A row as a record. Its value may be a string that is not UTF-8."""
+        one = records.slice(row, 1)
+        value, key = (one.column(name).cast(pa.binary())[0].as_py() for name in ("value", "key"))
         headers = self._same_headers
-        if "headers" in found:
-            headers = [(pair["key"], pair["value"]) for pair in found["headers"]]
-        value = found["value"]
-        value = value.encode() if isinstance(value, str) else value
-        return Record(None, found.get("timestamp"), found["key"], value, headers)
+        if "headers" in one.schema.names:
+            pairs = one.column("headers")[0].as_py()
+            headers = [(pair["key"], pair["value"]) for pair in pairs]
+        timestamp = None
+        if "timestamp" in one.schema.names:
+            timestamp = one.column("timestamp")[0].as_py()
+        return Record(None, timestamp, key, value, headers)
 
     def _check_sizes(self, records: pa.RecordBatch) -> None:
         if not self._most:
@@ -459,6 +504,11 @@ class _Staging:
                 f"a value has {largest:,} bytes, and limits.max_message_size of the queue "
                 f"{self.queue.name!r} is {self._most:,}"
             )
+
+    @property
+    def last_end_ms(self) -> int | None:
+        """When the last row expires, if all do."""
+        return self._encoder.last_end_ms
 
     def finish(self) -> list[Piece]:
         return self._stage.finish()
