@@ -27,9 +27,7 @@ def run(script: str, code: str, path: list[str]) -> str:
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
-    folder = tmp_path / "it's a folder"
-    folder.mkdir()
-    found = interpreter.script_in(str(folder))
+    found = interpreter.script_in(str(tmp_path))
     assert found is not None
     return found
 
@@ -66,6 +64,14 @@ def test_there_is_none_for_another_spark(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_there_is_none_where_nothing_can_be_written(tmp_path: Path) -> None:
     assert interpreter.script_in(str(tmp_path / "missing")) is None
+
+
+@pytest.mark.parametrize("name", ["it's one", "two words", "$HOME", "a;b", "a*"])
+def test_there_is_none_where_a_shell_reads_something_else(tmp_path: Path, name: str) -> None:
+    """Spark asks one whether there is such a command, and takes the format for unknown if not."""
+    folder = tmp_path / name
+    folder.mkdir()
+    assert interpreter.script_in(str(folder)) is None
 
 
 def test_there_is_none_where_nothing_can_be_executed(

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +110,22 @@ def test_python_is_talked_to_by_files_where_their_paths_are_short_enough() -> No
     assert found["spark.python.unix.domain.socket.dir"] == folder
     found = _local_settings("local[1]", folder + "f")
     assert found == {"spark.sql.shuffle.partitions": "2"}
+
+
+def test_a_child_leaves_the_folder_to_its_parent() -> None:
+    """One that is forked, and ends as any process does."""
+    code = """
+import os, sys
+from tailrace.spark.session import _folder_until_exit
+folder = _folder_until_exit()
+child = os.fork()
+if not child:
+    sys.exit()
+os.waitpid(child, 0)
+print(folder, os.path.isdir(folder))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    folder, was_there = done.stdout.split()
+    assert (was_there, os.path.isdir(folder)) == ("True", False)

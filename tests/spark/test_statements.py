@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.errors import TailraceError
 from tests.spark.support import schema
 
 ALL = schema().names
@@ -49,6 +50,22 @@ def test_needed(spark: Any) -> None:
         ],
     }.items():
         assert needed(spark.sql(statement)) == expected, statement
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM orders WITH (startingOffsets = 'latest')",
+        "WITH few AS (SELECT * FROM orders WITH (keys = 'a')) SELECT * FROM few",
+        "SELECT 1 WHERE 2 IN (SELECT offset FROM orders WITH (keys = 'a'))",
+    ],
+)
+def test_options_of_a_table_are_refused(spark: Any, statement: str) -> None:
+    """Spark takes none for a view, and does not say so."""
+    from tailrace.spark.statements import query
+
+    with pytest.raises(TailraceError, match=r"^orders WITH \(…\): a queue takes no options"):
+        query(spark, "nowhere", ["orders"], statement)
 
 
 def test_columns_that_were_not_read_are_null(spark: Any) -> None:

@@ -12,6 +12,7 @@ Only for a local master: a cluster's workers have paths of their own.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import site
 import sys
@@ -40,11 +41,12 @@ exec {python} "$@"
 
 def script_in(folder: str) -> str | None:
     """Write it there; its path, or `None` where Spark has to do without: its modules are not those
-    of this Python, or nothing in the folder can be executed."""
+    of this Python, nothing in the folder can be executed, or Spark would take its path for several
+    words, since it asks a shell for it."""
     home = _home()
-    if home is None:
-        return None
     path = os.path.join(folder, "python")
+    if home is None or re.search(r"[^\w/.,:@%+-]", path):
+        return None
     text = _SCRIPT.format(home=shlex.quote(home), python=shlex.quote(sys.executable))
     try:
         Path(path).write_text(text)

@@ -159,8 +159,14 @@ def _quiet_pyspark() -> None:
 def _folder_until_exit() -> str:
     """One for this process."""
     folder = tempfile.mkdtemp(prefix="tailrace-spark-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove, folder, os.getpid())
     return folder
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Not in a child that was forked, which knows of it, too."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _cores(master: str) -> int:

@@ -107,6 +107,7 @@ def query(
     views = _Views(spark, path, queues, archives or {})
     parsed = _parsed(spark, statement)
     kind = str(parsed.getClass().getSimpleName())
+    _check_bare(parsed)
     if kind in _MAKES_TABLES:
         _check_stays(spark, parsed)
     if kind in _MAKES_VIEWS and (kind != "CreateView" or _is_ours(spark, _target(parsed))):
@@ -262,6 +263,19 @@ def _check_stays(spark: SparkSession, parsed: Any) -> None:
         )
 
 
+def _check_bare(parsed: Any) -> None:
+    """Refuse options after the name of a table: Spark would ignore them for a view. It has some of
+    its own there, for tables that are written to."""
+    for node in _nodes(parsed, with_names=True):
+        if node.nodeName() != "UnresolvedRelation":
+            continue
+        if any(not str(name).startswith("__") for name in node.options().keySet()):
+            raise TailraceError(
+                f"{node.tableName()} WITH (…): a queue takes no options in SQL; say it by a "
+                "condition, or in Python by tailrace.spark.table"
+            )
+
+
 def _is_ours(spark: SparkSession, name: list[str]) -> bool:
     """Is it a name of the session's own catalog, which nobody sees after it?"""
     return (
@@ -312,11 +326,13 @@ def with_all(frame: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
     return frame.select(*columns, *(f.col(name) for name in frame.columns if name not in kinds))
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def _nodes(plan: Any, *, with_names: bool = False) -> Iterator[Any]:
+    """The steps of a plan; `with_names`: those of the queries as well to which it gives names."""
     yield plan
-    for below in (plan.children(), plan.subqueries()):
+    named = [plan.innerChildren()] if with_names and plan.nodeName() == "UnresolvedWith" else []
+    for below in (plan.children(), plan.subqueries(), *named):
         for node in _each(below):
-            yield from _nodes(node)
+            yield from _nodes(node, with_names=with_names)
 
 
 def _names(attributes: Any) -> list[str]:
