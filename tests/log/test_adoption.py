@@ -386,6 +386,29 @@ def test_a_power_cut_at_any_call(flush: str, kind: str) -> None:
 
 
 @pytest.mark.no_cover
+@pytest.mark.parametrize("before", [0, 1], ids=["empty", "not empty"])
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_power_cut_right_after_it_was_acknowledged(flush: str, kind: str, before: int) -> None:
+    """Nothing else has been flushed since. Which sectors are lost is up to the seed; what was
+    copied lies in one or two."""
+    batches = flat(what(kind))
+    for seed in range(12):
+        disk = SimulatedDisk()
+        log = Log(FOLDER, **options(flush, disk))
+        for value in names("before", before):
+            log.append([value]).wait()
+        log.flush()
+        adopt(log, stage(disk, what(kind)), producer="t", sequence=0).wait()
+        if flush == "async":
+            log.flush()
+        disk.crash(seed)
+        with Log(FOLDER, **options(flush, disk)) as again:
+            assert values(again) == [*names("before", before), *batches], f"seed {seed}"
+        let_go(log)
+
+
+@pytest.mark.no_cover
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("flush", MODES)
