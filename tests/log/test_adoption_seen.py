@@ -315,21 +315,24 @@ def around_the_adoption(scene: Scene) -> tuple[int, int]:
     return first - 1, first + is_stored[first:].index(False) - 1
 
 
+@pytest.mark.parametrize("is_told", [False, True])
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("flush", MODES)
 def test_a_reader_that_has_looked_for_the_note_too_early_looks_again(
-    flush: str, kind: str, is_new: bool
+    flush: str, kind: str, is_new: bool, is_told: bool
 ) -> None:
     """When it begins to look, everything else is prepared. At one of its calls the note is stored,
-    and all is written which it forbids to see; and then it is put back."""
+    and all is written which it forbids to see, and perhaps the board `is_told` of it, which is the
+    step before the note goes; and then it is put back."""
     scene = Scene(flush, kind, is_new=is_new)
     stored, removed = around_the_adoption(scene)
+    count = removed - stored - (not is_told)
     number, is_reached = 0, True
     while is_reached:
         scene.begin()
         adopter = scene.adopter()
         adopter.steps(stored)
-        seen = scene.look_while(at_once(adopter, number, removed - stored))
+        seen = scene.look_while(at_once(adopter, number, count))
         number, is_reached = number + 1, ADOPTION in scene.disk.files()
         adopter.die()
         assert seen == BEFORE
