@@ -20,6 +20,7 @@ from tailrace.log import staging
 from tailrace.log.adopting import adopt, is_adopted, pack_staged
 from tailrace.log.adoption import Piece
 from tailrace.log.fs import FileSystem, OsFileSystem
+from tailrace.log.offline.verify import verify
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 from tailrace.log.segments import list_segments
 from tailrace.log.staging import Stage, discard, pack, staging_path, sweep
@@ -50,10 +51,15 @@ def names(prefix: str, count: int) -> list[bytes]:
 
 
 def stage(
-    fs: FileSystem, batches: list[list[bytes]], *, folder: str = FOLDER, txn: str = "t"
+    fs: FileSystem,
+    batches: list[list[bytes]],
+    *,
+    folder: str = FOLDER,
+    txn: str = "t",
+    segment: int = SEGMENT,
 ) -> list[Piece]:
     """One file with these batches, or several where they do not fit into a segment."""
-    writing = Stage(fs, folder, txn, SEGMENT)
+    writing = Stage(fs, folder, txn, segment)
     marks = [(PRODUCER_HEADER, txn.encode()), (SEQUENCE_HEADER, b"0")]
     for number, batch in enumerate(batches):
         writing.add(encode(batch, SOON + number, 0, marks if not number else ()))
@@ -284,6 +290,32 @@ def test_two_writers(tmp_path: Path, flush: str) -> None:
             assert values(again) == expected
 
 
+@pytest.mark.parametrize("flush", MODES)
+def test_segments_of_a_usual_size(tmp_path: Path, flush: str) -> None:
+    """A `sync` log extends such a file ahead of what it writes, and a segment that is left has to
+    end where its last batch does."""
+    fs, folder, segment = OsFileSystem(), str(tmp_path / "log"), 8 << 20
+    expected: list[bytes] = []
+    with Log(folder, **{**options(flush), "segment_bytes": segment}) as log:
+        for number in range(3):
+            for value in names(f"before{number}", 2):
+                log.append([value]).wait()
+                expected.append(value)
+            for size in (2_500_000, 10):  # more than a quarter of a segment, and less
+                batches = [[b"%d" % n * (size // 3)] for n in range(3, 6)]
+                txn = f"{number}-{size}"
+                pieces = stage(fs, batches, folder=folder, txn=txn, segment=segment)
+                adopt(log, pieces, producer=txn, sequence=0).wait()
+                expected += flat(batches)
+            with Log(folder, read_only=True) as reader:
+                assert values(reader) == expected
+        assert len(list_segments(fs, folder)) == 4
+        assert not verify(fs, folder).problems
+    assert not verify(fs, folder).problems
+    with Log(folder, **options(flush)) as log:
+        assert values(log) == expected
+
+
 # --- what goes wrong ------------------------------------------------------------------------
 
 BEFORE = [b"one", b"two"]
@@ -383,6 +415,29 @@ def test_a_power_cut_at_any_call(flush: str, kind: str) -> None:
             found = values(log)
             promised = run.acked if flush == "sync" else []
             expected_of(promised, kind, found)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("before", [0, 1], ids=["empty", "not empty"])
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_power_cut_right_after_it_was_acknowledged(flush: str, kind: str, before: int) -> None:
+    """Nothing else has been flushed since. Which sectors are lost is up to the seed; what was
+    copied lies in one or two."""
+    batches = flat(what(kind))
+    for seed in range(12):
+        disk = SimulatedDisk()
+        log = Log(FOLDER, **options(flush, disk))
+        for value in names("before", before):
+            log.append([value]).wait()
+        log.flush()
+        adopt(log, stage(disk, what(kind)), producer="t", sequence=0).wait()
+        if flush == "async":
+            log.flush()
+        disk.crash(seed)
+        with Log(FOLDER, **options(flush, disk)) as again:
+            assert values(again) == [*names("before", before), *batches], f"seed {seed}"
+        let_go(log)
 
 
 @pytest.mark.no_cover

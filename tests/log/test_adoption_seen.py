@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -299,6 +300,72 @@ def test_readers_look_while_the_next_writer_puts_an_adoption_back(
         other.all_steps()
         assert first == seen[: len(first)]
         assert scene.end(seen)[-len(NEXT) :] == NEXT
+
+
+def around_the_adoption(scene: Scene) -> tuple[int, int]:
+    """After how many steps of the adopter its note is about to be stored, and to be removed."""
+    scene.begin()
+    adopter = scene.adopter()
+    is_stored = []
+    while not adopter.is_over:
+        is_stored.append(ADOPTION in scene.disk.files())
+        adopter.step()
+    scene.end([])
+    first = is_stored.index(True)
+    return first - 1, first + is_stored[first:].index(False) - 1
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", MODES)
+def test_a_reader_that_has_looked_for_the_note_too_early_looks_again(
+    flush: str, kind: str, is_new: bool, is_told: bool
+) -> None:
+    """When it begins to look, everything else is prepared. At one of its calls the note is stored,
+    and all is written which it forbids to see, and perhaps the board `is_told` of it, which is the
+    step before the note goes; and then it is put back."""
+    scene = Scene(flush, kind, is_new=is_new)
+    stored, removed = around_the_adoption(scene)
+    count = removed - stored - (not is_told)
+    number, is_reached = 0, True
+    while is_reached:
+        scene.begin()
+        adopter = scene.adopter()
+        adopter.steps(stored)
+        seen = scene.look_while(at_once(adopter, number, count))
+        number, is_reached = number + 1, ADOPTION in scene.disk.files()
+        adopter.die()
+        assert seen == BEFORE
+        assert scene.end(seen) == BEFORE
+    assert number > 3
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("flush", MODES)
+def test_one_who_follows_does_not_see_what_the_note_forbids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: str, kind: str
+) -> None:
+    """It stands at the end of the log, and would read on there without a look at the folder."""
+    (tmp_path / FOLDER / ".tailrace").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)  # where there is something to watch
+    scene = Scene(flush, kind, is_new=False)
+    stored, removed = around_the_adoption(scene)
+    for count in range(stored, removed + 1):
+        scene.begin()
+        assert scene.reader is not None
+        tailing = scene.reader.tail("first")
+        adopter = scene.adopter()
+        adopter.steps(stored)
+        assert [record.value for record in tailing.poll()] == BEFORE
+        adopter.steps(count - stored)
+        assert not tailing.poll_tip()
+        assert list(tailing.poll()) == []
+        adopter.die()
+        with Log(FOLDER, **options(flush, scene.disk)) as log:
+            append_next(log)
+        assert [record.value for record in tailing.poll()] == NEXT
+        tailing.close()
+        assert scene.end(BEFORE) == BEFORE + NEXT
 
 
 @pytest.mark.parametrize("kind", ["small", "large"])

@@ -77,13 +77,6 @@ def test_from_a_time(filled: Log) -> None:
     assert table(filled, timestamp=T0 + 31)["offset"].to_pylist() == list(range(31, 60))
 
 
-def test_a_batch_outlives_the_reader(filled: Log) -> None:
-    batches = list(filled.read_arrow())
-    filled.close()
-    assert sum(batch.num_rows for batch in batches) == 60
-    assert batches[0].column("offset")[0].as_py() == 0
-
-
 # --- append -----------------------------------------------------------------------------------
 
 

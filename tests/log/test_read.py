@@ -141,12 +141,6 @@ def test_compressed_batches_are_left_compressed(open_log: OpenLog) -> None:
     assert values(batch.records()) == [b"x" * 1_000, b"y"]
 
 
-def test_a_batch_stays_when_the_reader_goes_on(segmented: Log) -> None:
-    kept = list(segmented.read_batches())
-    assert [batch.base_offset for batch in kept] == list(range(0, 60, 3))
-    assert [offsets(batch.records()) for batch in kept[:2]] == [[0, 1, 2], [3, 4, 5]]
-
-
 # --- sizes ------------------------------------------------------------------------------------
 
 

@@ -24,10 +24,9 @@ WAIT = 120.0  # for a session to start and to do something, on any machine
 
 
 TASK = pytest.param("task", marks=pytest.mark.long)
-BEFORE = pytest.param("before commit", marks=pytest.mark.long)
 
 
-@pytest.mark.parametrize("moment", [TASK, BEFORE, "after commit"])
+@pytest.mark.parametrize("moment", [TASK, "before commit", "after commit"])
 def test_a_process_is_killed_between_plan_and_commit(
     spark: Any, tmp_path: Path, moment: str
 ) -> None:
