@@ -21,6 +21,7 @@ from tailrace.log.adopting import adopt, is_adopted, pack_staged
 from tailrace.log.adoption import Piece
 from tailrace.log.fs import FileSystem, OsFileSystem
 from tailrace.log.offline.verify import verify
+from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 from tailrace.log.segments import list_segments
 from tailrace.log.staging import Stage, discard, pack, staging_path, sweep
@@ -59,7 +60,7 @@ def stage(
     segment: int = SEGMENT,
 ) -> list[Piece]:
     """One file with these batches, or several where they do not fit into a segment."""
-    writing = Stage(fs, folder, txn, segment)
+    writing = Stage(fs, folder, txn, LogOptions(segment_bytes=segment))
     marks = [(PRODUCER_HEADER, txn.encode()), (SEQUENCE_HEADER, b"0")]
     for number, batch in enumerate(batches):
         writing.add(encode(batch, SOON + number, 0, marks if not number else ()))
@@ -213,9 +214,10 @@ def test_large_files_are_not_packed(tmp_path: Path) -> None:
             *stage(fs, large("x"), folder=folder),
             *stage(fs, large("y"), folder=folder),
         ]
-        assert pack(fs, folder, pieces, SEGMENT) == pieces
+        assert pack(fs, folder, pieces, LogOptions(segment_bytes=SEGMENT)) == pieces
         small = [*stage(fs, [[b"1"]], folder=folder), pieces[0]]
-        assert pack(fs, folder, small, pieces[0].size) == small  # it would be more than a segment
+        limits = LogOptions(segment_bytes=pieces[0].size)
+        assert pack(fs, folder, small, limits) == small  # it would be more than a segment
 
 
 @pytest.mark.no_cover
@@ -251,7 +253,7 @@ def test_a_small_file_that_is_cut_short(tmp_path: Path) -> None:
     path = staging_path(folder, pieces[1].path)
     os.truncate(path, pieces[1].size - 1)
     with pytest.raises(Corrupt, match=rf"{pieces[1].path} has {pieces[1].size - 1} bytes"):
-        pack(fs, folder, pieces, SEGMENT)
+        pack(fs, folder, pieces, LogOptions(segment_bytes=SEGMENT))
 
 
 @pytest.mark.parametrize("flush", MODES)

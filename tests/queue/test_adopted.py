@@ -47,7 +47,7 @@ with Log(folder, upkeep=False) as log:
     print("ready", flush=True)
     for sequence, line in enumerate(iter(sys.stdin.readline, "")):
         marks = [(PRODUCER_HEADER, b"p"), (SEQUENCE_HEADER, b"%d" % sequence)]
-        stage = Stage(OsFileSystem(), folder, f"t{sequence}", log.options.segment_bytes)
+        stage = Stage(OsFileSystem(), folder, f"t{sequence}", log.options)
         records = [Record(value=b"%d" % number) for number in range(int(line))]
         stage.add(encode(records, time.time_ns() // 1_000_000, 0, marks))
         adopt(log, stage.finish(), producer="p", sequence=sequence).wait()

@@ -224,7 +224,7 @@ class _Prepender:
         if not (fits and first <= last and behind <= limit):
             raise OffsetOutOfRange(
                 f"{self._folder}: what comes in front has to end at {joint.seam}, where the log "
-                f"starts, not at {last}",
+                f"starts, not at {last}, and to have no record from offset {limit} on",
                 offset=last,
                 low=joint.start,
                 high=joint.end,

@@ -51,16 +51,15 @@ class Stage:
         fs: FileSystem,
         folder: str,
         transaction: str,
-        limits: LogOptions | int,
+        options: LogOptions,
         check_room: Callable[[], None] = lambda: None,
     ) -> None:
-        """`limits`: the options of the log, or the size of its segments if that is all.
-        `check_room` raises if nothing more is to be written: it is asked for each file, and every
-        few megabytes."""
+        """`options` are the log's. `check_room` raises if nothing more is to be written: it is
+        asked for each file, and every few megabytes."""
         self._fs = fs
         self._folder = folder
         self._transaction = transaction
-        self._options = _options(limits)
+        self._options = options
         self._check_room = check_room
         self._file: File | None = None
         self._pieces: list[Piece] = []
@@ -146,13 +145,10 @@ class Stage:
         withdraw(self._fs, self._folder, self._transaction, written)
 
 
-def pack(
-    fs: FileSystem, folder: str, pieces: Sequence[Piece], limits: LogOptions | int
-) -> list[Piece]:
+def pack(fs: FileSystem, folder: str, pieces: Sequence[Piece], options: LogOptions) -> list[Piece]:
     """Copy small pieces to their neighbours, so that none becomes a segment of its own as long as
     that of another may have it in it; the order stays. Of any two that follow one another both are
     a good part of a segment then, or together more than one may have."""
-    options = _options(limits)
     groups: list[list[Piece]] = []
     wholes: list[Piece] = []  # what they become
     small = options.segment_bytes // 4
@@ -165,10 +161,6 @@ def pack(
             groups.append([piece])
             wholes.append(piece)
     return [_joined(fs, folder, group) for group in groups]
-
-
-def _options(limits: LogOptions | int) -> LogOptions:
-    return limits if isinstance(limits, LogOptions) else LogOptions(segment_bytes=limits)
 
 
 def _joined(fs: FileSystem, folder: str, pieces: list[Piece]) -> Piece:
