@@ -99,12 +99,16 @@ class NotWritten(TailraceError):
     """The append certainly left nothing behind: it is safe to try it again.
 
     `appended` counts what did go in of the same call, all the same: the records that came before
-    (`append_many`), or the queues that have the message (`Store.publish`).
+    (`append_many`), or the queues that have the message (`Store.publish`). `last_sequence`: the
+    sequence was below this one, the producer's last.
     """
 
-    def __init__(self, message: str, *, appended: int = 0) -> None:
+    def __init__(
+        self, message: str, *, appended: int = 0, last_sequence: int | None = None
+    ) -> None:
         super().__init__(message)
         self.appended = appended
+        self.last_sequence = last_sequence
 
 
 class OutcomeUnknown(TailraceError):

@@ -84,7 +84,8 @@ class _Rising:
         if found is None and sequence < last:
             raise NotWritten(
                 f"sequence {sequence} of producer {producer!r} is below the last one, {last}, and "
-                f"not among the {REMEMBERED} remembered; sequences must rise"
+                f"not among the {REMEMBERED} remembered; sequences must rise",
+                last_sequence=last,
             )
         return found
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import socket
 import time
 import uuid
@@ -303,12 +302,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         try:
             self._publish(messages)
         except NotWritten as error:
-            last = re.search(r"is below the last one, (\d+),", str(error))
-            if last is None or self._options.txn is None:
+            if error.last_sequence is None or self._options.txn is None:
                 raise
             raise NotWritten(
                 f"txnVersion {self._options.version} of txnId {self._options.txn!r} is below "
-                f"{last[1]}, which is already written: use a higher one"
+                f"{error.last_sequence}, which is already written: use a higher one"
             ) from None
         self._clear_up(messages, is_done=True)
 
