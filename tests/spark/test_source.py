@@ -7,9 +7,11 @@ to rows is asked of Spark.
 from __future__ import annotations
 
 import shutil
+import statistics
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +23,8 @@ from tailrace.log.fs import OsFileSystem
 from tailrace.log.offline.repair import recover
 from tailrace.log.prepending import Front, joint_of, prepend
 from tailrace.queue.registry import Registry
-from tailrace.spark.planning import Place
+from tailrace.spark.planning import Place, Range, pack
+from tailrace.spark.source import _Wanted
 from tests.log.helpers import flip
 from tests.queue.fluxmq_store import write_queue
 from tests.spark.support import (
@@ -541,7 +544,6 @@ def test_splits_are_cut_and_packed(data: Path) -> None:
 def test_tasks_are_of_a_size(segment: float) -> None:
     """Whatever segments are, with the sizes by default."""
     from tailrace.spark.options import SourceOptions
-    from tailrace.spark.planning import Range, pack
 
     options = SourceOptions.parse({"path": "data", "queue": "q"}, is_stream=False)
     mebi, split = 1 << 20, options.split_bytes
@@ -557,6 +559,40 @@ def test_tasks_are_of_a_size(segment: float) -> None:
     assert 55 < min(found) <= max(found) <= 128
     assert last <= 128
     assert sum(found) + last == pytest.approx(sum(part.size for part in ranges) / mebi)
+
+
+@pytest.mark.parametrize("segment", [8.1, 24, 33, 48, 63.9, 100, 500])
+def test_tasks_are_larger_where_there_are_many(
+    segment: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task takes some time, whatever it reads; but each processor has several."""
+    monkeypatch.setattr("tailrace.spark.source.processors", lambda: 3)
+    mebi = 1 << 20
+
+    def sizes(total: int, **options: str) -> tuple[list[float], list[float]]:
+        """In MiB; and what they usually are."""
+        reader = source("nowhere", queue="q", **options).reader(schema("offset"))
+        parts: list[Range] = []
+        for _ in range(round(total / segment)):
+            left = round(segment * mebi)
+            while left:
+                size, first = min(left, 64 * mebi), len(parts)
+                parts.append(Range("q", "", first, first + 1, size))
+                left -= size
+        monkeypatch.setattr(reader, "_ranges", lambda *_: parts)
+        queue: Any = SimpleNamespace(name="q")
+        found = reader._splits(None, [_Wanted(queue, 0, 1)], {})
+        usual = [split.size / mebi for split in pack(iter(parts), 64 * mebi)]
+        return [part.value.size / mebi for part in found], usual
+
+    large, _ = sizes(4 * 3 * 128 + 512)
+    assert 64 < min(large[:-1]) <= max(large) <= 128
+    assert len(large) >= 4 * 3
+    if segment > 60:
+        assert statistics.mean(large[:-1]) > 90
+    for found, usual in sizes(4 * 3 * 128 - 512), sizes(4_000, splitBytes="64MiB"):
+        assert found == usual
+    assert len(sizes(4_000, minPartitions="50")[0]) >= 50
 
 
 def test_a_large_batch_comes_in_pieces(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ class SourceOptions:
     has_headers: bool = False
     headers_as: str = "array"
     split_bytes: int = _SPLIT_BYTES
+    has_split_bytes: bool = False  # somebody has said so
     group: str | None = None
     rows: RowFilter = field(default_factory=RowFilter)
     has_archive: bool = False  # what was archived belongs to the table
@@ -110,6 +111,7 @@ class SourceOptions:
             has_headers=_has_headers(options),
             headers_as=_word(options, "headers", tuple(HEADERS_AS), "array"),
             split_bytes=_size(options, "splitBytes", _SPLIT_BYTES),
+            has_split_bytes="splitBytes" in options,
             group=options.get("group"),
             rows=RowFilter(
                 None if keys is None else _keys(keys),

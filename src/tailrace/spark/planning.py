@@ -152,15 +152,17 @@ def cut(log: Log, queue: QueueSettings, first: int, last: int, split_bytes: int)
         yield Range(queue.name, queue.incarnation, *piece)
 
 
-def pack(ranges: Iterator[Range], split_bytes: int) -> list[Split]:
-    """Ranges together, until they are about `split_bytes` or more, and at most twice as much: what
-    is left of each segment is no task of its own. Those that follow one another become one."""
+def pack(ranges: Iterator[Range], split_bytes: int, most: int | None = None) -> list[Split]:
+    """Ranges together, until they are about `split_bytes` or more, and at most twice as much, or
+    `most`: what is left of each segment is no task of its own. Those that follow one another become
+    one."""
     enough = split_bytes - split_bytes // 8  # segments are a little smaller than they may be
+    most = 2 * split_bytes if most is None else most
     splits: list[Split] = []
     current: list[Range] = []
     size = 0
     for part in ranges:
-        if current and (size >= enough or size + part.size > 2 * split_bytes):
+        if current and (size >= enough or size + part.size > most):
             splits.append(Split(tuple(current)))
             current, size = [], 0
         last = current[-1] if current else None

@@ -19,12 +19,13 @@ from tailrace.errors import TailraceError
 from tailrace.spark.class_archive import ClassArchive
 from tailrace.spark.interpreter import script_in
 from tailrace.spark.java import JAVA_OPTIONS, find_java
+from tailrace.spark.machine import processors
 from tailrace.spark.masters import check_reachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["end_jvm", "is_static", "local_session", "processors"]
+__all__ = ["end_jvm", "is_static", "local_session"]
 
 _PYTHONS: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 # The JVM's optimizing compiler takes a quarter of all processor time of a start, for code that is
@@ -175,11 +176,6 @@ def _cores(master: str) -> int:
     if said is not None:
         return int(said[1] or 1)
     return processors()
-
-
-def processors() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start_jvm(settings: dict[str, Any], purpose: str) -> None:

@@ -21,6 +21,7 @@ from tailrace.errors import ConfigError, OffsetOutOfRange
 from tailrace.log.log import Log
 from tailrace.queue.settings import QueueSettings
 from tailrace.spark.columns import Projection
+from tailrace.spark.machine import processors
 from tailrace.spark.options import SourceOptions, Start
 from tailrace.spark.planning import (
     Place,
@@ -47,6 +48,7 @@ _InSteps: Any = object if LIMITS is None else LIMITS.SupportsTriggerAvailableNow
 
 __all__ = ["TailraceSource"]
 
+_TASKS_EACH: Final = 4  # for each processor, so that all have about as much to do
 _LEAST_BYTES: Final = 4096  # of a split; if more are wanted, they are cut inside of batches
 
 
@@ -92,13 +94,24 @@ class _Reader:
             ]
             if not ranges:
                 return []
-            splits = pack(iter(ranges), split_bytes)
+            size = self._size_of_tasks(ranges, split_bytes)
+            splits = pack(iter(ranges), size, 2 * split_bytes)
             if len(splits) >= least:
                 return [_Part(split) for split in splits]
             if split_bytes <= _LEAST_BYTES:
                 return [_Part(split) for split in parted(splits, least)]
             total = sum(part.size for part in ranges)
             split_bytes = min(split_bytes // 2, max(total // least, _LEAST_BYTES))
+
+    def _size_of_tasks(self, ranges: list[Range], split_bytes: int) -> int:
+        """Twice as much in each, unless somebody has said something, where there are enough of them
+        for each processor here all the same: a task takes some milliseconds, whatever it reads."""
+        options = self._options
+        if options.has_split_bytes or options.min_partitions is not None:
+            return split_bytes
+        total = sum(part.size for part in ranges)
+        is_much = total >= _TASKS_EACH * processors() * 2 * split_bytes
+        return 2 * split_bytes if is_much else split_bytes
 
     def _ranges(
         self, place: Place, wanted: _Wanted, whole: Whole | None, split_bytes: int

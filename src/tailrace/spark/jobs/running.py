@@ -19,7 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from tailrace.errors import TailraceError
-from tailrace.spark.session import local_session, processors
+from tailrace.spark.machine import processors
+from tailrace.spark.session import local_session
 from tailrace.units import format_size
 
 if TYPE_CHECKING:
