@@ -30,6 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
+@pytest.fixture
+def kept_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The logs that this process keeps open while it stands for one of Spark's."""
+    from tailrace.spark import kept
+
+    held: dict[str, Any] = {}
+    monkeypatch.setattr(kept, "_kept", held)
+    yield held
+    for log in held.values():
+        log.close()
+
+
 def session_environment() -> dict[str, str]:
     """What a driver's environment needs: workers run this very Python, and find these sources."""
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,10 @@ from tests.spark.support import fill, read
 
 
 @pytest.fixture
-def in_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def in_worker(monkeypatch: pytest.MonkeyPatch, kept_logs: dict[str, Any]) -> dict[str, Any]:
     """As if this were a process of Spark's; what it keeps."""
-    held: dict[str, Any] = {}
     monkeypatch.setattr(kept, "is_worker", lambda: True)
-    monkeypatch.setattr(kept, "_kept", held)
-    yield held
-    for log in held.values():
-        log.close()
+    return kept_logs
 
 
 def values(path: Path, **options: Any) -> list[bytes]:

@@ -3,7 +3,6 @@ that are run more than once."""
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import subprocess
@@ -27,6 +26,7 @@ from tests.spark.support import fill, pa, rows, schema, splits
 from tailrace.spark.options import SinkOptions  # isort: skip  (behind what skips without Spark)
 from tailrace.spark.planning import Range, pack  # isort: skip
 from tailrace.spark.sink import BatchWriter  # isort: skip
+from tailrace.spark import workers  # isort: skip
 
 SMALL, LARGE = 5, 1_500  # rows: they are copied, or become segments
 PLAIN: dict[str, Any] = {"compression": "none", "segment_bytes": 20_000}
@@ -85,6 +85,7 @@ def test_rows_of_a_queue_that_ends_where_the_next_begins(tmp_path: Path) -> None
 # --- how they end ---------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("kept_logs")
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="the system has no such option")
 def test_a_task_that_is_over_has_what_comes_next_confirmed_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -94,7 +95,7 @@ def test_a_task_that_is_over_has_what_comes_next_confirmed_at_once(
     main = ModuleType("__main__")
     main.__spec__ = ModuleSpec("pyspark.daemon", None)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    monkeypatch.setattr(gc, "freeze", lambda: None)  # this is no worker after all
+    monkeypatch.setattr(workers, "_frozen", 2)  # this is no worker after all
     option = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
