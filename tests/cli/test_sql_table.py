@@ -152,3 +152,11 @@ def test_a_plan_is_text(name: str, size: os.terminal_size | None) -> None:
 def test_of_no_rows_there_is_the_header() -> None:
     assert laid(400, count=0).lines[0].split() == schema().names
     assert {"key", "value", "offset"} <= set(laid(80, count=0).lines[0].split())
+
+
+def test_letters_of_two_characters_are_cut_by_their_width() -> None:
+    kind = t.StructType([t.StructField("a", t.StringType()), t.StructField("b", t.StringType())])
+    found = lay_out(kind, [("e\u0301" * 100, "x" * 100)], os.terminal_size((40, 24)))
+    first = found.lines[1].split()[0]
+    assert first.endswith("…")
+    assert first.count("e") == found.lines[0].index("b") - 3  # two between them, and the sign

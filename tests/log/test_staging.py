@@ -129,3 +129,41 @@ def test_offsets_that_are_too_far_from_their_base(
         bases = [int(path.stem) for path in sorted(folder.glob("*.seg"))]
         assert all(other - one <= 100 for one, other in pairwise([*bases, log.end_offset]))
         assert len(list(log.read())) == 601
+
+
+@pytest.mark.parametrize("ages", [(30, 0), (0, 30), (30, 0, 30, 0), (0, 0)])
+def test_small_pieces_of_different_ages_leave_no_litter(
+    tmp_path: Path, ages: tuple[int, ...]
+) -> None:
+    """As late events, in one task of each trigger: what counts is the segment that they go to."""
+    folder = tmp_path / "log"
+    with Log(folder) as log:
+        log.append([Record(value=b"before", timestamp=NOW)]).wait()
+        for number in range(20):
+            pieces = []
+            for place, days in enumerate(ages):
+                marks = [(PRODUCER_HEADER, b"t"), (SEQUENCE_HEADER, b"%d" % number)]
+                record = Record(value=b"x" * 100, timestamp=NOW + number - days * DAY)
+                writing = Stage(OsFileSystem(), str(folder), f"t{number}", log.options)
+                writing.add(encode([record], NOW, 0, () if place else marks))
+                pieces += writing.finish()
+            adopt(log, pack_staged(log, pieces), producer="t", sequence=number).wait()
+        assert len(list(log.read())) == 1 + 20 * len(ages)
+    assert len(sizes(folder, "seg")) == 1
+
+
+def test_small_pieces_of_different_ages_after_an_old_one(tmp_path: Path) -> None:
+    """The first of them is newer than the segment may be; then they are in one of their own."""
+    folder = tmp_path / "log"
+    with Log(folder) as log:
+        log.append([Record(value=b"old", timestamp=NOW - 60 * DAY)]).wait()
+        for number in range(10):
+            pieces = []
+            for place, days in enumerate((30, 0)):
+                marks = [(PRODUCER_HEADER, b"t"), (SEQUENCE_HEADER, b"%d" % number)]
+                record = Record(value=b"x" * 100, timestamp=NOW + number - days * DAY)
+                writing = Stage(OsFileSystem(), str(folder), f"t{number}", log.options)
+                writing.add(encode([record], NOW, 0, () if place else marks))
+                pieces += writing.finish()
+            adopt(log, pack_staged(log, pieces), producer="t", sequence=number).wait()
+    assert len(sizes(folder, "seg")) <= 3

@@ -312,6 +312,9 @@ def test_keys_and_columns_may_be_lists() -> None:
     found = table(nobody, "data", "orders")
     assert found.keys(["a", b"b"])._options == found.keys("a", "b")._options
     assert found.keys("a", ("b",), {"c"})._options == found.keys("a", "b", "c")._options
+    assert found.keys({"a": 1}.keys(), (each for each in "b"))._options == (
+        found.keys("a", "b")._options
+    )
     assert found.columns(["key", "offset"])._columns == ("key", "offset")
     assert found.columns("key", ["offset"])._columns == ("key", "offset")
     with pytest.raises(ConfigError, match="there is no column 'ofset'"):

@@ -49,3 +49,9 @@ def test_none_answers(silent: int) -> None:
 )
 def test_what_is_for_spark_to_tell(master: str) -> None:
     check_reachable(master)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_name_that_cannot_be_one(host: str) -> None:
+    with pytest.raises(TailraceError, match=r"no Spark master can be reached \(a.*7077: .*label"):
+        check_reachable(f"spark://{host}:7077")

@@ -56,7 +56,7 @@ def test_a_cluster_is_not_measured_by_this_machine() -> None:
     found = _settings("spark://h:7077", {}, "/f")
     assert "spark.sql.shuffle.partitions" not in found
     assert not [name for name in found if "socket" in name]
-    assert found["spark.sql.warehouse.dir"] == "/f"  # and not one in the current folder
+    assert "spark.sql.warehouse.dir" not in found  # where its tables are
 
 
 @pytest.mark.parametrize("debug", [False, True])

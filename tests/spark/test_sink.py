@@ -751,6 +751,30 @@ def test_a_disk_that_is_too_full(path: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(values(path)) == 10
 
 
+def test_room_is_made_before_tasks_are_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what retention may delete, as for one who publishes; perhaps nobody else ever does."""
+    with tailrace.open(path, upkeep=False) as store:
+        stream = store.stream("much", segment_bytes=20_000, retention={"max_length_bytes": 40_000})
+        for _ in range(40):
+            stream.publish(os.urandom(5_000))
+
+    def used() -> int:
+        return sum(file.stat().st_size for file in Path(path).rglob("*.seg"))
+
+    total = used() * 100 // 93
+
+    def space(*_: object) -> Space:
+        return Space(total, max(total - used(), 0))
+
+    monkeypatch.setattr(OsFileSystem, "space", space)
+    write(path, VALUE, rows("a", 3), queue="much")
+    assert used() < total // 2
+    with tailrace.open(path, upkeep=False) as store:
+        assert [m.value for m in store.stream("much").read()][-3:] == [
+            row["value"] for row in rows("a", 3)
+        ]
+
+
 def fails(code: int) -> Callable[..., Any]:
     def fail(*_: object) -> None:
         raise OSError(code, "no")

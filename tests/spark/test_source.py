@@ -819,6 +819,9 @@ def test_another_store_in_the_place_of_one_that_is_looked_at(data: Path, tmp_pat
     with open_store(data) as store:
         store.stream("u")
     assert set(place.queues()) == {"t", "u"}
+    shutil.rmtree(data)
+    with pytest.raises(TailraceError, match="'u' .* was deleted meanwhile"):
+        place.check_same("u", "")
 
 
 def test_retention_is_faster_than_a_task(data: Path) -> None:

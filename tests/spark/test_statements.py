@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,7 @@ def test_needed(spark: Any) -> None:
         "SELECT * FROM orders WITH (startingOffsets = 'latest')",
         "WITH few AS (SELECT * FROM orders WITH (keys = 'a')) SELECT * FROM few",
         "SELECT 1 WHERE 2 IN (SELECT offset FROM orders WITH (keys = 'a'))",
+        "EXPLAIN SELECT * FROM orders WITH (keys = 'a')",
     ],
 )
 def test_options_of_a_table_are_refused(spark: Any, statement: str) -> None:
@@ -66,6 +68,15 @@ def test_options_of_a_table_are_refused(spark: Any, statement: str) -> None:
 
     with pytest.raises(TailraceError, match=r"^orders WITH \(…\): a queue takes no options"):
         query(spark, "nowhere", ["orders"], statement)
+
+
+def test_files_take_options(spark: Any, tmp_path: Path) -> None:
+    from tailrace.spark.statements import query
+
+    file = tmp_path / "prices.csv"
+    file.write_text("name,price\ncup,2\n")
+    statement = f"SELECT name, price FROM csv.`{file}` WITH (header = 'true')"
+    assert query(spark, "nowhere", ["orders"], statement).collect() == [("cup", "2")]
 
 
 def test_columns_that_were_not_read_are_null(spark: Any) -> None:

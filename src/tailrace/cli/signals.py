@@ -4,9 +4,9 @@ A command that hands messages on is stopped while it opens its queue or waits fo
 between writing one out and acknowledging it. So a signal is only noted, and raised where the
 command says that it may be.
 
-A command that has Spark at work is stopped anywhere, by SIGTERM as by Ctrl-C, so that it takes its
-files along. But what is raised in a finalizer, and py4j
-has one for each of its objects, Python only reports; so it is raised again.
+A command that has Spark at work is stopped anywhere, by SIGTERM as by Ctrl-C, and removes its
+files. What is raised in a finalizer, and py4j has one for each of its objects, Python only reports;
+so it is raised again.
 """
 
 from __future__ import annotations

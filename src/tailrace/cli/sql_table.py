@@ -28,6 +28,7 @@ _FAIR_VALUE: Final = 24  # of what people look for
 _MOST: Final = 40  # of one, while others are short of room
 _LONGEST_NAME: Final = 16
 _LINES: Final = 4  # of a long value that has them for itself
+_COMPOSED: Final = 8  # characters for a cell, to cut long values before they are measured
 _NAMED: Final = 6  # columns that the note names
 # What a queue is about. Others of its columns are mostly the same in every row.
 _RANKS: Final = {"key": 0, "value": 0, "offset": 0, "timestamp": 1} | dict.fromkeys(
@@ -244,7 +245,8 @@ def _fitted(text: str, width: int, is_right: bool) -> str:
 
     free = width - _cells(text)
     if free < 0:
-        return set_cell_size(text[:width], width - 1) + "…"
+        some = text[: _COMPOSED * width]  # a character may add nothing to the width
+        return set_cell_size(some, width - 1) + "…"
     return " " * free + text if is_right else text + " " * free
 
 

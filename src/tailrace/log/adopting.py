@@ -78,12 +78,14 @@ class _Adopter:
         """Put the batches at the end; the offset of the first."""
         tail = self._tail
         records = sum(piece.records for piece in pieces)
-        little = as_little(pieces, self._options)
         tail.settle()
+        little = as_little(pieces, self._options, tail.began_ms)
         newest = max(piece.max_timestamp for piece in pieces)
         size, entries_size = (little.size, little.entries_size) if little else (0, 0)
         tail.prepare(size, records, newest, entries_size)
-        plan = Plan.of(pieces, self._options, is_empty=not tail.size)
+        if not tail.size:  # it has rolled, perhaps
+            little = as_little(pieces, self._options)
+        plan = Plan.of(pieces, is_little=little is not None, is_empty=not tail.size)
         _file, segment, position, base, past = tail.state
         tail.announce(segment, position, base)  # as we may be about to leave it
         with self._writer.turn.in_one_go():

@@ -156,10 +156,10 @@ class Plan(NamedTuple):
     moved: list[Piece]
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece], options: LogOptions, *, is_empty: bool) -> Plan:
+    def of(cls, pieces: Sequence[Piece], *, is_little: bool, is_empty: bool) -> Plan:
         """`is_empty`: the last segment has nothing in it, so that what comes first has its name.
         Others have that one open, so it is never replaced."""
-        if as_little(pieces, options) is not None:
+        if is_little:
             return cls(list(pieces), [])
         moved = list(pieces)
         copied = [moved.pop(0)] if is_empty else []
@@ -170,9 +170,14 @@ class Plan(NamedTuple):
         return sum(piece.size for piece in self.copied)
 
 
-def as_little(pieces: Sequence[Piece], options: LogOptions) -> Piece | None:
-    """All of them as one, if that is little, and one segment may have it."""
+def as_little(
+    pieces: Sequence[Piece], options: LogOptions, since_ms: int | None = None
+) -> Piece | None:
+    """All of them as one, if that is little, and one segment may have it: one that began then, or
+    that begins with them."""
     one = pieces[0]
+    if since_ms is not None:
+        one = one._replace(first_timestamp=since_ms)
     for piece in pieces[1:]:
         if not one.has_room(piece, options):
             return None

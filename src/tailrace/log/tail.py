@@ -117,6 +117,11 @@ class Tail:
         return self.state[2]
 
     @property
+    def began_ms(self) -> int | None:
+        """The time from which the age of the segment counts, if there is something in it."""
+        return self._facts.first_timestamp if self.size else None
+
+    @property
     def end_offset(self) -> int:
         """The offset of the next record. It changes under the append lock only."""
         return self.state[NEXT_OFFSET]

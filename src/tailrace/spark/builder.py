@@ -139,9 +139,9 @@ class Table:
 
 
 def _each(given: Iterable[Any]) -> Iterator[Any]:
-    """Of words, and of lists of words."""
+    """Of words, and of lists of words, or whatever else has several."""
     for each in given:
-        if isinstance(each, list | tuple | set | frozenset):
+        if isinstance(each, Iterable) and not isinstance(each, str | bytes | bytearray):
             yield from each
         else:
             yield each

@@ -29,8 +29,8 @@ def check_reachable(master: str) -> None:
         try:
             place = (found[1] or found[2], int(found[3]))
             socket.create_connection(place, _PATIENCE_S).close()
-        except OSError as error:
-            said.append(f"{address.strip()}: {error.strerror or error}")
+        except (OSError, UnicodeError) as error:  # such as that a label of a name is too long
+            said.append(f"{address.strip()}: {getattr(error, 'strerror', None) or error}")
         else:
             return
     raise TailraceError(

@@ -98,7 +98,10 @@ class Place:
     def queues(self) -> Mapping[str, QueueSettings]:
         """As of now. Asked for each queue: the file is parsed again only if it has changed, or if
         another store was put in the place of this one."""
-        root = os.stat(self._root)
+        try:
+            root = os.stat(self._root)
+        except FileNotFoundError:  # somebody has removed all of it since
+            return {}
         if self._registry is None or not os.path.samestat(root, self._registry_of or root):
             self._registry = Registry(self._fs, self._root, read_only=True).open()
             self._registry_of = root

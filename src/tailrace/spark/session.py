@@ -60,7 +60,7 @@ def local_session(
     | `spark.driver.memory` | `2g`: with a local master all that Spark has, for the tasks, too |
     | `spark.sql.session.timeZone` | `UTC` |
     | `spark.sql.shuffle.partitions` | with a local master, twice the number of its cores |
-    | `spark.sql.warehouse.dir` | a folder that goes when the process ends |
+    | `spark.sql.warehouse.dir` | with a local master, a folder that goes when the process ends |
     | `spark.ui.enabled`, `spark.ui.showConsoleProgress` | `false` |
     | `spark.log.level` | `ERROR` |
 
@@ -121,7 +121,6 @@ def _settings(master: str, given: Mapping[str, str], folder: str) -> dict[str, A
         "spark.driver.memory": "2g",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": folder,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **given,
@@ -138,7 +137,10 @@ def _local_settings(master: str, folder: str) -> dict[str, str]:
     task begins with a pause of 40 ms: one system waits for the other to confirm the first part
     before it sends the second, and that one for something to send along.
     """
-    settings = {"spark.sql.shuffle.partitions": str(2 * _cores(master))}
+    settings = {
+        "spark.sql.shuffle.partitions": str(2 * _cores(master)),
+        "spark.sql.warehouse.dir": folder,
+    }
     path = os.fsencode(folder) + b"/.12345678-1234-1234-1234-123456789abc.sock"
     if hasattr(socket, "AF_UNIX") and len(path) <= _LONGEST_SOCKET:
         settings["spark.python.unix.domain.socket.enabled"] = "true"

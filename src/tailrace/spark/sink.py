@@ -37,7 +37,7 @@ from tailrace.log.fs import NO_SPACE, OsFileSystem
 from tailrace.log.options import LogOptions
 from tailrace.log.producers import PRODUCER_HEADER, SEQUENCE_HEADER
 from tailrace.log.staging import Stage, discard, staging_path, sweep, withdraw
-from tailrace.queue.disk import DiskSettings, DiskWatch
+from tailrace.queue.disk import DiskSettings, DiskWatch, Level
 from tailrace.queue.inputs import no_batch_holds
 from tailrace.queue.layout import find_root
 from tailrace.queue.names import check_name, to_component
@@ -104,8 +104,14 @@ class _Writer:
             )
         if options.topic is not None:
             _check_topic(options.topic, "topic")
+        place = Place(options.path)
         if options.queue is not None:
-            self._check_there(options.queue, Place(options.path).queues())
+            self._check_there(options.queue, place.queues())
+        if (
+            _disk_of(place).look() is Level.REFUSING
+        ):  # tasks would be refused: have room made before
+            with Store(options.path, upkeep=False) as store:
+                store.disk.check()
 
     def _check_there(self, queue: str, there: Mapping[str, QueueSettings]) -> None:
         if queue not in there:
@@ -408,6 +414,12 @@ class _Routes:
         return found
 
 
+def _disk_of(place: Place) -> DiskWatch:
+    """With the settings of the driver's store. It only looks."""
+    fs = OsFileSystem()
+    return DiskWatch(fs, find_root(fs, place.path), DiskSettings())
+
+
 def _check_topic(topic: str, told_by: str) -> None:
     try:
         check_topic(topic)
@@ -443,7 +455,7 @@ class _Staging:
         """The folder of a queue is made by whoever uses it first, and goes when it is deleted. If
         that was just before we made it, nobody clears it up but us."""
         fs, folder = OsFileSystem(), place.folder(self.queue.name)
-        disk = DiskWatch(fs, find_root(fs, place.path), DiskSettings())  # as the driver's store has
+        disk = _disk_of(place)
 
         def check_room() -> None:
             disk.look()  # other tasks fill it as well

@@ -107,7 +107,7 @@ def query(
     views = _Views(spark, path, queues, archives or {})
     parsed = _parsed(spark, statement)
     kind = str(parsed.getClass().getSimpleName())
-    _check_bare(parsed)
+    _check_bare(parsed, views)
     if kind in _MAKES_TABLES:
         _check_stays(spark, parsed)
     if kind in _MAKES_VIEWS and (kind != "CreateView" or _is_ours(spark, _target(parsed))):
@@ -263,11 +263,14 @@ def _check_stays(spark: SparkSession, parsed: Any) -> None:
         )
 
 
-def _check_bare(parsed: Any) -> None:
-    """Refuse options after the name of a table: Spark would ignore them for a view. It has some of
+def _check_bare(parsed: Any, views: _Views) -> None:
+    """Refuse options after the name of a queue: Spark would ignore them for a view. It has some of
     its own there, for tables that are written to."""
-    for node in _nodes(parsed, with_names=True):
+    is_explained = parsed.getClass().getSimpleName() == "ExplainCommand"
+    for node in _nodes(parsed.logicalPlan() if is_explained else parsed, with_names=True):
         if node.nodeName() != "UnresolvedRelation":
+            continue
+        if not views.alike(".".join(_each(node.multipartIdentifier()))):
             continue
         if any(not str(name).startswith("__") for name in node.options().keySet()):
             raise TailraceError(

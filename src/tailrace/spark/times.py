@@ -47,7 +47,9 @@ def parse_time_or_age(when: str | int | datetime, name: str) -> int:
         return found
     if re.search("[A-Za-z]", when):  # without a unit it would be seconds
         with contextlib.suppress(ConfigError):
-            return time.time_ns() // 1_000_000 - parse_duration(when, name)
+            found = time.time_ns() // 1_000_000 - parse_duration(when, name)
+    if found is not None and _DIGITS.fullmatch(str(found)):  # which the option takes
+        return found
     raise ConfigError(
         f"{name}: expected how long ago, such as 2h or 7d, a time such as {_EXAMPLE}, or "
         f"milliseconds since 1970, got {when!r}"
