@@ -109,7 +109,7 @@ def test_python_is_talked_to_by_files_where_their_paths_are_short_enough() -> No
     assert found["spark.python.unix.domain.socket.enabled"] == "true"
     assert found["spark.python.unix.domain.socket.dir"] == folder
     found = _local_settings("local[1]", folder + "f")
-    assert found == {"spark.sql.shuffle.partitions": "2"}
+    assert not [name for name in found if "socket" in name]
 
 
 def test_a_child_leaves_the_folder_to_its_parent() -> None:

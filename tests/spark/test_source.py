@@ -820,7 +820,7 @@ def test_another_store_in_the_place_of_one_that_is_looked_at(data: Path, tmp_pat
         store.stream("u")
     assert set(place.queues()) == {"t", "u"}
     shutil.rmtree(data)
-    with pytest.raises(TailraceError, match="'u' .* was deleted meanwhile"):
+    with pytest.raises(TailraceError, match=r"'u' .* was deleted meanwhile"):
         place.check_same("u", "")
 
 

@@ -107,9 +107,7 @@ class _Writer:
         place = Place(options.path)
         if options.queue is not None:
             self._check_there(options.queue, place.queues())
-        if (
-            _disk_of(place).look() is Level.REFUSING
-        ):  # tasks would be refused: have room made before
+        if _disk_of(place).look() is Level.REFUSING:  # tasks would be refused: make room first
             with Store(options.path, upkeep=False) as store:
                 store.disk.check()
 
