@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import re
 import sys
+from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace import InvalidName
+from tailrace.queue import topics
 from tailrace.queue.topics import Bindings, check_filter, check_topic, matches
 
 # The examples of the MQTT specifications (4.7.1 to 4.7.3), and what people get wrong.
@@ -157,8 +159,10 @@ def test_the_cost_does_not_grow_with_the_filters() -> None:
             bindings.add(f"plain/{number}/+", number)
         count = 0
 
-        def trace(_frame: object, _event: str, _argument: object) -> object:
+        def trace(frame: FrameType, _event: str, _argument: object) -> object:
             nonlocal count
+            if frame.f_code.co_filename != topics.__file__:
+                return None  # the garbage collector may come, and have finalizers run
             count += 1
             return trace
 
@@ -171,7 +175,7 @@ def test_the_cost_does_not_grow_with_the_filters() -> None:
         assert found == {7}
         return count
 
-    assert steps(10_000) == steps(10)
+    assert steps(10_000) == steps(10) > 10
 
 
 @pytest.mark.parametrize("seed", range(20))
