@@ -131,6 +131,19 @@ def test_offsets_that_are_too_far_from_their_base(
         assert len(list(log.read())) == 601
 
 
+def adopt_triggers(log: Log, count: int, ages: tuple[int, ...]) -> None:
+    """So many transactions, each with a small record of so many days from each task."""
+    for number in range(count):
+        marks = [(PRODUCER_HEADER, b"t"), (SEQUENCE_HEADER, b"%d" % number)]
+        pieces = []
+        for place, days in enumerate(ages):
+            record = Record(value=b"x" * 100, timestamp=NOW + number - days * DAY)
+            writing = Stage(OsFileSystem(), str(log.path), f"t{number}", log.options)
+            writing.add(encode([record], NOW, 0, () if place else marks))
+            pieces += writing.finish()
+        adopt(log, pack_staged(log, pieces), producer="t", sequence=number).wait()
+
+
 @pytest.mark.parametrize("ages", [(30, 0), (0, 30), (30, 0, 30, 0), (0, 0)])
 def test_small_pieces_of_different_ages_leave_no_litter(
     tmp_path: Path, ages: tuple[int, ...]
@@ -139,15 +152,7 @@ def test_small_pieces_of_different_ages_leave_no_litter(
     folder = tmp_path / "log"
     with Log(folder) as log:
         log.append([Record(value=b"before", timestamp=NOW)]).wait()
-        for number in range(20):
-            pieces = []
-            for place, days in enumerate(ages):
-                marks = [(PRODUCER_HEADER, b"t"), (SEQUENCE_HEADER, b"%d" % number)]
-                record = Record(value=b"x" * 100, timestamp=NOW + number - days * DAY)
-                writing = Stage(OsFileSystem(), str(folder), f"t{number}", log.options)
-                writing.add(encode([record], NOW, 0, () if place else marks))
-                pieces += writing.finish()
-            adopt(log, pack_staged(log, pieces), producer="t", sequence=number).wait()
+        adopt_triggers(log, 20, ages)
         assert len(list(log.read())) == 1 + 20 * len(ages)
     assert len(sizes(folder, "seg")) == 1
 
@@ -157,13 +162,5 @@ def test_small_pieces_of_different_ages_after_an_old_one(tmp_path: Path) -> None
     folder = tmp_path / "log"
     with Log(folder) as log:
         log.append([Record(value=b"old", timestamp=NOW - 60 * DAY)]).wait()
-        for number in range(10):
-            pieces = []
-            for place, days in enumerate((30, 0)):
-                marks = [(PRODUCER_HEADER, b"t"), (SEQUENCE_HEADER, b"%d" % number)]
-                record = Record(value=b"x" * 100, timestamp=NOW + number - days * DAY)
-                writing = Stage(OsFileSystem(), str(folder), f"t{number}", log.options)
-                writing.add(encode([record], NOW, 0, () if place else marks))
-                pieces += writing.finish()
-            adopt(log, pack_staged(log, pieces), producer="t", sequence=number).wait()
+        adopt_triggers(log, 10, (30, 0))
     assert len(sizes(folder, "seg")) <= 3
