@@ -234,6 +234,19 @@ def test_only_what_is_wanted_is_decoded(shop: Store, monkeypatch: pytest.MonkeyP
     ]
 
 
+def test_no_row_becomes_an_object(shop: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> Any:
+        raise AssertionError("a row was decoded by itself")
+
+    reader, [part] = splits(shop.path, queue="orders", includeHeaders="true")
+    monkeypatch.setattr("tailrace.log.log.decode", refuse)
+    with pytest.raises(AssertionError, match="by itself"):  # this is where records are made
+        list(shop.get("orders").log.read())
+    batches = list(reader.read(part))
+    assert sum(batch.num_rows for batch in batches) == 7
+    assert all(isinstance(batch, pa.RecordBatch) for batch in batches)
+
+
 def test_what_others_have_written(tmp_path: Path) -> None:
     """Their headers may be no text, and their times no numbers."""
     from tailrace import Record
