@@ -17,6 +17,7 @@ from tailrace.errors import ConfigError, Corrupt, OffsetOutOfRange, TailraceErro
 from tailrace.log.cuts import cuts
 from tailrace.log.fs import OsFileSystem
 from tailrace.log.log import Log
+from tailrace.log.sidefiles import FOLDER
 from tailrace.queue.archived import ArchiveNote
 from tailrace.queue.layout import Layout, find_root
 from tailrace.queue.registry import Registry
@@ -93,18 +94,19 @@ class Place:
         self._root = root
         self._layout = Layout(self._fs, root)
         self._registry: Registry | None = None
-        self._registry_of: os.stat_result | None = None
+        self._board: tuple[int, int] | None = None
 
     def queues(self) -> Mapping[str, QueueSettings]:
         """As of now. Asked for each queue: the file is parsed again only if it has changed, or if
-        another store was put in the place of this one."""
-        try:
-            root = os.stat(self._root)
-        except FileNotFoundError:  # somebody has removed all of it since
-            return {}
-        if self._registry is None or not os.path.samestat(root, self._registry_of or root):
+        another store was put in the place of this one. By the board, which the registry has mapped:
+        as long as it has, no other file has its number. Without one, it goes by its file anyway."""
+        board = None
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(os.path.join(self._root, FOLDER, "board"))
+            board = found.st_dev, found.st_ino
+        if self._registry is None or board != self._board:
             self._registry = Registry(self._fs, self._root, read_only=True).open()
-            self._registry_of = root
+            self._board = board
         return self._registry.current()
 
     @contextlib.contextmanager
